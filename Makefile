@@ -1,0 +1,50 @@
+# Everything a newcomer needs. The first target to run makes .venv, builds the native code and installs what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+MODEL ?= smollm2
+PORT ?= 8000
+BIN := $(VENV)/bin
+
+.PHONY: setup dev serve test test-fast check format bench clean
+
+# The native code's sources decide when it is built again. Serving needs no development tools.
+setup: $(VENV)/.ready
+dev: $(VENV)/.ready-dev
+
+$(VENV)/.ready: pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/kernels/*.h)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"  # the first that reads dependency groups
+	$(BIN)/python -m pip install --quiet --group dev
+	touch $@
+
+serve: setup
+	$(BIN)/lightwell serve $(MODEL) --port $(PORT)
+
+test: dev
+	$(BIN)/python -m pytest
+
+test-fast: dev
+	$(BIN)/python -m pytest -m "not slow"
+
+check: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_functions.py src bench tools
+
+format: dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/lightwell bench decode $(MODEL)
+	$(BIN)/lightwell bench prefill $(MODEL)
+	$(BIN)/lightwell bench serve $(MODEL)
+
+clean:
+	rm -rf $(VENV) build dist

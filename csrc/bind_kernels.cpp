@@ -1,0 +1,241 @@
+// The row, attention and sampling kernels one by one, for tests: arrays in, arrays out. The last
+// argument names the instruction set. A wrong type raises TypeError, a wrong shape or value ValueError.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "isa.h"
+#include "kernels.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lightwell {
+namespace {
+
+template <typename T, int Dimensions>
+using Input = nb::ndarray<const T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+using Row = Input<float, 1>;
+using Rows = Input<float, 2>;
+
+template <typename T>
+using Output = nb::ndarray<nb::numpy, T>;
+
+template <typename T>
+Output<T> array(std::vector<T> values, std::initializer_list<size_t> shape) {
+  auto* owned = new std::vector<T>(std::move(values));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return Output<T>(owned->data(), shape, owner);
+}
+
+Output<float> array(std::vector<float> values) {
+  const size_t n = values.size();
+  return array(std::move(values), {n});
+}
+
+template <typename Array>
+std::vector<float> copy(const Array& x) {
+  return {x.data(), x.data() + x.size()};
+}
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+std::tuple<Output<int8_t>, Output<float>, Output<float>> quantize(const Row& x, const std::string& isa) {
+  const size_t groups = (x.size() + kGroup - 1) / kGroup;
+  std::vector<int8_t> values(groups * kGroup, 1);  // not zero: the kernel has to write the padding
+  std::vector<float> scales(groups), sums(groups);
+  const Quantized a{values.data(), scales.data(), sums.data(), static_cast<int64_t>(groups)};
+  kernels_for(isa).quantize(x.data(), static_cast<int64_t>(x.size()), a, 0);
+  return {array(std::move(values), {groups * kGroup}), array(std::move(scales)), array(std::move(sums))};
+}
+
+Output<float> rms_norm(const Row& x, const Row& weight, float eps, const std::string& isa) {
+  require(x.size() > 0 && weight.size() == x.size(), "x and weight must have the same length, at least 1");
+  std::vector<float> out = copy(x);
+  kernels_for(isa).rms_norm(out.data(), weight.data(), eps, static_cast<int64_t>(out.size()), out.data());
+  return array(std::move(out));
+}
+
+Output<float> add(const Row& x, const Row& y, const std::string& isa) {
+  require(x.size() == y.size(), "x and y must have the same length");
+  std::vector<float> out = copy(x);
+  kernels_for(isa).add(out.data(), y.data(), static_cast<int64_t>(out.size()));
+  return array(std::move(out));
+}
+
+Output<float> scale(const Row& x, float factor, const std::string& isa) {
+  std::vector<float> out = copy(x);
+  kernels_for(isa).scale(out.data(), factor, static_cast<int64_t>(out.size()));
+  return array(std::move(out));
+}
+
+Output<float> gated(const Row& gate, const Row& up, const std::string& activation, const std::string& isa) {
+  require(gate.size() == up.size(), "gate and up must have the same length");
+  require(activation == "silu" || activation == "gelu_tanh", "activation must be 'silu' or 'gelu_tanh'");
+  const Activation kind = activation == "silu" ? Activation::Silu : Activation::GeluTanh;
+  std::vector<float> out = copy(gate);
+  kernels_for(isa).gated(out.data(), up.data(), kind, static_cast<int64_t>(out.size()), out.data());
+  return array(std::move(out));
+}
+
+// x [heads, head_dim]; cos and sin [dims / 2] of one position.
+Output<float> rotary(const Rows& x, const Row& cos, const Row& sin, bool interleaved, const std::string& isa) {
+  require(cos.size() == sin.size(), "cos and sin must have the same length");
+  require(2 * cos.size() <= x.shape(1), "cos and sin must not be longer than half of a head");
+  std::vector<float> out = copy(x);
+  const int64_t dims = static_cast<int64_t>(2 * cos.size());
+  kernels_for(isa).rotary(out.data(), static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)), dims,
+                          interleaved, cos.data(), sin.data());
+  return array(std::move(out), {x.shape(0), x.shape(1)});
+}
+
+// An otherwise zero block with one token in it: keys [head_dim / 2, 32, 2] and values [16, head_dim, 2], bf16 bits.
+std::tuple<Output<uint16_t>, Output<uint16_t>> store_kv(const Row& key, const Row& value, int64_t slot,
+                                                        const std::string& isa) {
+  const size_t head_dim = key.size();
+  require(head_dim % 16 == 0 && value.size() == head_dim, "key and value must have the same length, a multiple of 16");
+  require(slot >= 0 && slot < kBlock, "slot must be within 0..31");
+  std::vector<uint16_t> keys(head_dim * kBlock), values(head_dim * kBlock);
+  kernels_for(isa).store_kv(key.data(), value.data(), static_cast<int64_t>(head_dim), keys.data(), values.data(), slot);
+  return {array(std::move(keys), {head_dim / 2, kBlock, 2}), array(std::move(values), {kBlock / 2, head_dim, 2})};
+}
+
+// A paged cache of one layer with one KV head: a block is its keys, then its values.
+struct Cache {
+  int64_t head_dim, block_stride;
+  std::vector<uint16_t> data;
+
+  Cache(int64_t head_dim, int64_t blocks)
+      : head_dim(head_dim), block_stride(2 * head_dim * kBlock), data(static_cast<size_t>(blocks * block_stride)) {}
+
+  void store(const Kernels& kernels, int32_t block, int64_t slot, const float* key, const float* value) {
+    uint16_t* keys = data.data() + block * block_stride;
+    kernels.store_kv(key, value, head_dim, keys, keys + head_dim * kBlock, slot);
+  }
+};
+
+// Every slot holds `stale`, then the tokens go to where the table says; those of blocks at -1 are left out.
+Cache filled_cache(const Kernels& kernels, const Rows& keys, const Rows& values, const int32_t* table, int64_t blocks,
+                   float stale) {
+  const int64_t head_dim = static_cast<int64_t>(keys.shape(1)), tokens = static_cast<int64_t>(keys.shape(0));
+  const int32_t cache_blocks = *std::max_element(table, table + blocks) + 1;
+  Cache cache(head_dim, cache_blocks);
+  const std::vector<float> old(static_cast<size_t>(head_dim), stale);
+  for (int32_t block = 0; block < cache_blocks; ++block)
+    for (int64_t slot = 0; slot < kBlock; ++slot) cache.store(kernels, block, slot, old.data(), old.data());
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int32_t block = table[t / kBlock];
+    if (block >= 0) cache.store(kernels, block, t % kBlock, keys.data() + t * head_dim, values.data() + t * head_dim);
+  }
+  return cache;
+}
+
+void run_item(const Kernels& kernels, const AttentionItem& item, int64_t partitions) {
+  const size_t floats = static_cast<size_t>(item.rows * item.heads * (item.head_dim + 2));
+  std::vector<std::vector<float>> partials(static_cast<size_t>(partitions), std::vector<float>(floats, -1.0f));
+  std::vector<const float*> pointers;
+  for (int64_t part = partitions - 1; part >= 0; --part) kernels.attention_part(item, part, partials[part].data());
+  for (const auto& partial : partials) pointers.push_back(partial.data());
+  kernels.attention_merge(item, pointers.data(), partitions);
+}
+
+void check_attention(const Input<float, 3>& q, const Rows& keys, const Rows& values, int64_t first_position,
+                     int64_t window, const Input<int32_t, 1>& table, int64_t rows_per_item) {
+  const int64_t head_dim = static_cast<int64_t>(q.shape(2)), tokens = static_cast<int64_t>(keys.shape(0));
+  require(q.size() > 0 && head_dim % 16 == 0,
+          "q must be [rows, heads, head_dim], not empty, head_dim a multiple of 16");
+  require(keys.shape(1) == q.shape(2) && values.shape(1) == q.shape(2) && values.shape(0) == keys.shape(0),
+          "keys and values must be [tokens, head_dim] with the head_dim of q");
+  require(first_position >= 0 && window >= 0 && first_position + static_cast<int64_t>(q.shape(0)) <= tokens,
+          "first_position and window must not be negative, and every row of q must have its token among the keys");
+  require(rows_per_item >= 1 && rows_per_item <= kAttentionRows, "rows_per_item must be within 1..16");
+  require(static_cast<int64_t>(table.size()) * kBlock >= tokens, "block_table must cover all tokens");
+  const int64_t first_seen = window ? std::max<int64_t>(first_position - window + 1, 0) : 0;
+  const int64_t last_seen = first_position + static_cast<int64_t>(q.shape(0)) - 1;
+  for (int64_t block = first_seen / kBlock; block <= last_seen / kBlock; ++block)
+    require(table.data()[block] >= 0, "block_table must have a block wherever a row of q sees a token");
+}
+
+// Rows of q [rows, heads, head_dim] at following positions, in items of `rows_per_item`; the partitions of each, last
+// first, cover all tokens, seen or not.
+Output<float> attention(const Input<float, 3>& q, const Rows& keys, const Rows& values, int64_t first_position,
+                        int64_t window, float scale, const Input<int32_t, 1>& block_table, int64_t rows_per_item,
+                        float stale, const std::string& isa) {
+  check_attention(q, keys, values, first_position, window, block_table, rows_per_item);
+  const Kernels& kernels = kernels_for(isa);
+  const int32_t* table = block_table.data();
+  const Cache cache = filled_cache(kernels, keys, values, table, static_cast<int64_t>(block_table.size()), stale);
+  const int64_t rows = static_cast<int64_t>(q.shape(0)), heads = static_cast<int64_t>(q.shape(1));
+  const int64_t stride = heads * cache.head_dim;
+  const int64_t partitions = (static_cast<int64_t>(keys.shape(0)) + kPartition - 1) / kPartition;
+  std::vector<float> out(q.size());
+  for (int64_t row = 0; row < rows; row += rows_per_item) {
+    const AttentionItem item{
+        .q = q.data() + row * stride,
+        .q_stride = stride,
+        .rows = std::min(rows_per_item, rows - row),
+        .heads = heads,
+        .head_dim = cache.head_dim,
+        .first_position = first_position + row,
+        .window = window,
+        .scale = scale,
+        .blocks = table,
+        .cache = cache.data.data(),
+        .block_stride = cache.block_stride,
+        .values_offset = cache.head_dim * kBlock,
+        .out = out.data() + row * stride,
+        .out_stride = stride,
+    };
+    run_item(kernels, item, partitions);
+  }
+  return array(std::move(out), {q.shape(0), q.shape(1), q.shape(2)});
+}
+
+int32_t sample(const Row& scores, float temperature, int32_t top_k, float top_p, float min_p, uint64_t seed,
+               int64_t position, const std::string& isa) {
+  require(scores.size() > 0, "there must be at least one score");
+  const SampleParams params{temperature, top_k, top_p, min_p, seed, position};
+  std::vector<float> work(2 * scores.size());
+  return kernels_for(isa).sample(scores.data(), static_cast<int64_t>(scores.size()), params, work.data());
+}
+
+std::tuple<float, Output<int32_t>, Output<float>> logprobs(const Row& scores, int32_t token, int64_t k,
+                                                           const std::string& isa) {
+  const int64_t n = static_cast<int64_t>(scores.size());
+  require(token >= 0 && token < n && k >= 0 && k <= n, "token and k must be within the scores");
+  std::vector<int32_t> ids(static_cast<size_t>(k));
+  std::vector<float> top(static_cast<size_t>(k));
+  float chosen = 0.0f;
+  kernels_for(isa).logprobs(scores.data(), n, token, k, &chosen, ids.data(), top.data());
+  return {chosen, array(std::move(ids), {static_cast<size_t>(k)}), array(std::move(top))};
+}
+
+}  // namespace
+}  // namespace lightwell
+
+void bind_kernels(nb::module_& m) {
+  using namespace lightwell;
+  const auto x = "x"_a.noconvert(), y = "y"_a.noconvert(), scores = "scores"_a.noconvert();
+  m.def("quantize", &quantize, x, "isa"_a, "(values int8, scales, sums) of one row in groups of 32");
+  m.def("rms_norm", &rms_norm, x, "weight"_a.noconvert(), "eps"_a, "isa"_a);
+  m.def("add", &add, x, y, "isa"_a);
+  m.def("scale", &scale, x, "factor"_a, "isa"_a);
+  m.def("gated", &gated, "gate"_a.noconvert(), "up"_a.noconvert(), "activation"_a, "isa"_a);
+  m.def("rotary", &rotary, x, "cos"_a.noconvert(), "sin"_a.noconvert(), "interleaved"_a, "isa"_a);
+  m.def("store_kv", &store_kv, "key"_a.noconvert(), "value"_a.noconvert(), "slot"_a, "isa"_a);
+  m.def("attention", &attention, "q"_a.noconvert(), "keys"_a.noconvert(), "values"_a.noconvert(), nb::kw_only(),
+        "first_position"_a, "window"_a, "scale"_a, "block_table"_a.noconvert(), "rows_per_item"_a, "stale"_a, "isa"_a);
+  m.def("sample", &sample, scores, nb::kw_only(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seed"_a,
+        "position"_a, "isa"_a);
+  m.def("logprobs", &logprobs, scores, "token"_a, "k"_a, "isa"_a, "(chosen, ids of the k best, theirs)");
+}

@@ -1,0 +1,161 @@
+// The plan as Python sees it: weights and shapes come in once, then one call a step, without the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "isa.h"
+#include "packed_matrix.h"
+#include "plan.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lightwell {
+namespace {
+
+using Array = nb::ndarray<nb::ro>;
+using Output = nb::ndarray<>;
+using MaybeOutput = std::optional<Output>;
+using Weight = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::vector<float> floats(const Weight& weight) { return {weight.data(), weight.data() + weight.shape(0)}; }
+
+std::vector<float> floats(const std::optional<Weight>& weight) {
+  return weight ? floats(*weight) : std::vector<float>{};
+}
+
+// The data of a C-contiguous array of this type and shape; -1 stands for any length.
+template <typename T, typename A>
+T* data(const A& array, const char* name, const char* type, std::initializer_list<int64_t> shape) {
+  bool fits = array.dtype() == nb::dtype<std::remove_const_t<T>>() && array.ndim() == shape.size();
+  int64_t stride = 1;
+  for (size_t i = shape.size(); fits && i-- > 0;) {
+    const int64_t length = array.shape(i), wanted = shape.begin()[i];
+    fits = (wanted < 0 || length == wanted) && (length <= 1 || array.stride(i) == stride);
+    stride *= length;
+  }
+  if (fits) return static_cast<T*>(array.data());
+  std::string text;
+  for (const int64_t length : shape) text += (text.empty() ? "" : ", ") + (length < 0 ? std::string("any") : std::to_string(length));
+  throw std::invalid_argument(std::string(name) + " must be a C-contiguous array of " + type + " with shape (" + text + ")");
+}
+
+const int32_t* int32s(const Array& array, const char* name, std::initializer_list<int64_t> shape) {
+  return data<const int32_t>(array, name, "int32", shape);
+}
+
+const float* float32s(const Array& array, const char* name, std::initializer_list<int64_t> shape) {
+  return data<const float>(array, name, "float32", shape);
+}
+
+int64_t length(const Array& array) { return array.ndim() > 0 ? static_cast<int64_t>(array.shape(0)) : 0; }
+
+double execute(Plan& plan, const Array& tokens, const Array& positions, const Array& starts, const Array& block_tables,
+               const Array& logit_rows, const Array& temperature, const Array& top_k, const Array& top_p,
+               const Array& min_p, const Array& seeds, const Array& draw_positions, const Array& logprobs,
+               const Output& drawn, const MaybeOutput& chosen, const MaybeOutput& top_ids, const MaybeOutput& top,
+               const MaybeOutput& logits) {
+  StepArrays a{};
+  const int64_t rows = length(tokens), sequences = length(block_tables), n = length(logit_rows);
+  a.rows = rows;
+  a.sequences = sequences;
+  a.logit_rows_count = n;
+  a.tokens = int32s(tokens, "tokens", {rows});
+  a.positions = int32s(positions, "positions", {rows});
+  a.starts = int32s(starts, "starts", {sequences + 1});
+  a.block_tables = int32s(block_tables, "block_tables", {sequences, -1});
+  a.table_columns = block_tables.shape(1);
+  a.logit_rows = int32s(logit_rows, "logit_rows", {n});
+  a.temperature = float32s(temperature, "temperature", {n});
+  a.top_k = int32s(top_k, "top_k", {n});
+  a.top_p = float32s(top_p, "top_p", {n});
+  a.min_p = float32s(min_p, "min_p", {n});
+  a.seeds = data<const uint64_t>(seeds, "seeds", "uint64", {n});
+  a.draw_positions = int32s(draw_positions, "sampling positions", {n});
+  a.logprobs = int32s(logprobs, "logprobs", {n});
+  a.drawn = data<int32_t>(drawn, "drawn", "int32", {n});
+  a.top_count = -1;
+  if (chosen && top_ids && top) {
+    a.chosen = data<float>(*chosen, "chosen", "float32", {n});
+    a.top_ids = data<int32_t>(*top_ids, "top_ids", "int32", {n, -1});
+    a.top_count = top_ids->shape(1);
+    a.top = data<float>(*top, "top", "float32", {n, a.top_count});
+  }
+  if (logits) a.logits = data<float>(*logits, "logits", "float32", {n, plan.vocab()});
+  const nb::gil_scoped_release released;
+  return plan.execute(a);
+}
+
+using MaybeWeight = std::optional<Weight>;
+
+void bind_rows(nb::class_<Plan>& plan) {
+  plan.def("embed", &Plan::embed, "table"_a, "scale"_a, "out"_a)
+      .def("norm", [](Plan& p, int x, const Weight& w, float eps, int out) { p.norm(x, floats(w), eps, out); }, "x"_a,
+           "weight"_a, "eps"_a, "out"_a)
+      .def("add_norm", [](Plan& p, int x, const Weight& w, float eps, int out) { p.add_norm(x, floats(w), eps, out); },
+           "x"_a, "weight"_a, "eps"_a, "out"_a, "out += norm(x)")
+      .def("add", &Plan::add, "x"_a, "out"_a, "out += x")
+      .def("put", &Plan::put, "x"_a, "out"_a, "out = x, in the forms that out has");
+}
+
+void bind_linear(nb::class_<Plan>& plan) {
+  plan.def("linear", &Plan::linear, "x"_a, "projection"_a, "out"_a, "add"_a)
+      .def("gated",
+           [](Plan& p, int x, const Projection& gate, const Projection& up, bool gelu, int out) {
+             p.gated(x, gate, up, gelu ? Activation::GeluTanh : Activation::Silu, out);
+           },
+           "x"_a, "gate"_a, "up"_a, "gelu"_a, "out"_a)
+      .def("qkv",
+           [](Plan& p, int x, const Projection& q, const Projection& k, const Projection& v, const MaybeWeight& q_norm,
+              const MaybeWeight& k_norm, float eps, std::optional<int> rope, int layer, int out) {
+             const Rope* rotation = rope ? &p.rope_of(*rope) : nullptr;
+             p.qkv(x, {q, floats(q_norm), eps, rotation}, {k, floats(k_norm), eps, rotation}, v, layer, out);
+           },
+           "x"_a, "q"_a, "k"_a, "v"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "rope"_a.none(), "layer"_a, "out"_a)
+      .def("attention", &Plan::attention, "q"_a, "layer"_a, "scale"_a, "window"_a, "out"_a)
+      .def("logits",
+           [](Plan& p, int x, const Weight& norm, float eps, const Projection& head, bool quantize) {
+             p.logits(x, floats(norm), eps, head, quantize);
+           },
+           "x"_a, "norm"_a, "eps"_a, "head"_a, "quantize"_a);
+}
+
+void bind_running(nb::class_<Plan>& plan) {
+  plan.def("allocate", &Plan::allocate, "blocks"_a)
+      .def_prop_ro("kv_bytes_per_block", &Plan::kv_bytes_per_block)
+      .def("workspace_bytes", &Plan::workspace_bytes, "tokens"_a, "logit_rows"_a, "context"_a)
+      .def("profile", &Plan::profile, "Seconds spent so far, by kind of op.")
+      .def("execute", &execute, "tokens"_a, "positions"_a, "starts"_a, "block_tables"_a, "logit_rows"_a, "temperature"_a,
+           "top_k"_a, "top_p"_a, "min_p"_a, "seeds"_a, "draw_positions"_a, "logprobs"_a, "drawn"_a, "chosen"_a.none(),
+           "top_ids"_a.none(), "top"_a.none(), "logits"_a.none(),
+           "Run one step and write its results into the last five arrays. Returns the seconds that it took.");
+}
+
+}  // namespace
+}  // namespace lightwell
+
+void bind_plan(nb::module_& m) {
+  using namespace lightwell;
+  nb::class_<Projection>(m, "Projection", "A packed matrix and, where there is one, its bias.")
+      .def("__init__",
+           [](Projection* self, std::shared_ptr<const PackedMatrix> weight, const MaybeWeight& bias) {
+             new (self) Projection{std::move(weight), floats(bias)};
+           },
+           "weight"_a, "bias"_a.none());
+  nb::class_<Plan> plan(m, "Plan", "A model's ops in order, and the call that runs a step through all of them.");
+  plan.def("__init__",
+           [](Plan* self, const std::string& isa, int threads, int64_t vocab, int64_t layers, int64_t heads,
+              int64_t kv_heads, int64_t head_dim) {
+             new (self) Plan(kernels_for(isa), threads, {vocab, layers, heads, kv_heads, head_dim});
+           },
+           "isa"_a, "threads"_a, "vocab"_a, "layers"_a, "heads"_a, "kv_heads"_a, "head_dim"_a)
+      .def("buffer", &Plan::buffer, "columns"_a, "floats"_a, "quantized"_a)
+      .def("rope", &Plan::rope, "frequencies"_a, "factor"_a, "interleaved"_a);
+  bind_rows(plan);
+  bind_linear(plan);
+  bind_running(plan);
+}

@@ -1,0 +1,58 @@
+// How rows and tiles are cut into blocks whose sums fit the registers. The cut changes speed only: each output's sum is
+// the same in every block.
+#pragma once
+
+namespace lightwell::LIGHTWELL_ISA::linear {
+
+constexpr int64_t kPanel = 4;  // tiles that come from memory once for all rows
+
+// Where output 0 of a tile goes for a row.
+struct Target {
+  float* out;
+  int64_t stride, tile_begin;
+
+  float* at(int64_t row, int64_t tile) const { return out + row * stride + (tile - tile_begin) * kTile; }
+};
+
+// Ask for the bytes that some tiles need a while after these. For the first rows only: the others find them in a cache.
+template <int Tiles>
+LIGHTWELL_LINEAR void prefetch(const uint8_t* const (&weights)[Tiles], int64_t bytes) {
+  constexpr int64_t ahead = kPrefetchBytes<Tiles>;
+  if constexpr (ahead > 0)
+    for (int t = 0; t < Tiles; ++t)
+      for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(weights[t] + ahead + line);
+}
+
+// Rows [row, row + Rows) against tiles [tile, tile_end), as many tiles at a time as the block likes for so many rows.
+template <class Block, int Rows>
+LIGHTWELL_LINEAR void run_tiles(const Block& block, int64_t row, int64_t tile, int64_t tile_end) {
+  constexpr int together = Block::template tiles<Rows>();
+  for (; tile + together <= tile_end; tile += together) block.template run<Rows, together>(row, tile);
+  for (; tile < tile_end; ++tile) block.template run<Rows, 1>(row, tile);
+}
+
+// The last `rows` <= Rows rows.
+template <class Block, int Rows>
+static void run_rest(const Block& block, int64_t row, int64_t rows, int64_t tile, int64_t tile_end) {
+  if constexpr (Rows > 0) {
+    if (rows == Rows) run_tiles<Block, Rows>(block, row, tile, tile_end);
+    else run_rest<Block, Rows - 1>(block, row, rows, tile, tile_end);
+  }
+}
+
+// Full blocks keep a tile in the nearest cache for all of their rows.
+template <class Block>
+static void run_blocks(const Block& block, int64_t rows, int64_t tile_begin, int64_t tile_end) {
+  constexpr int most = Block::kRows;
+  constexpr int64_t together = Block::template tiles<most>();
+  const int64_t rest = rows % most;
+  for (int64_t panel = tile_begin; panel < tile_end; panel += kPanel) {
+    const int64_t end = panel + kPanel < tile_end ? panel + kPanel : tile_end;
+    for (int64_t tile = panel; tile < end; tile += together)
+      for (int64_t row = 0; row + most <= rows; row += most)
+        run_tiles<Block, most>(block, row, tile, tile + together < end ? tile + together : end);
+    run_rest<Block, most - 1>(block, rows - rest, rest, panel, end);
+  }
+}
+
+}  // namespace lightwell::LIGHTWELL_ISA::linear

@@ -1,0 +1,62 @@
+// Products with int8 activations. Inside a group (or half group) the sum is an exact integer; an output then adds up
+// its groups in ascending order, whatever rows and tiles are computed together.
+#pragma once
+
+namespace lightwell::LIGHTWELL_ISA::linear {
+
+// total = scale * a_scale * sum + total for each part of the group, then + minimum * a_sum.
+template <Form form, bool has_minimum, int Rows, int Tiles>
+LIGHTWELL_LINEAR void add_group(const Quantized& a, int64_t row, int64_t g, const uint8_t* const (&group)[Tiles],
+                                Floats (&total)[Tiles][Rows]) {
+  constexpr int parts = scale_parts(form);
+#pragma GCC unroll 2
+  for (int part = 0; part < parts; ++part) {
+    Ints sum[Tiles][Rows];
+    dot<form, has_minimum>(group, part, a.values + (row * a.groups + g) * kGroup, a.groups * kGroup, sum);
+#pragma GCC unroll 4
+    for (int t = 0; t < Tiles; ++t) {
+      const uint8_t* scales = group[t] + weight_bytes(form);
+      const Floats scale = load_half(scales + part * kScaleBytes);
+      const Floats minimum = has_minimum ? load_half(scales + parts * kScaleBytes) : Floats{};
+#pragma GCC unroll 4
+      for (int r = 0; r < Rows; ++r) {
+        const int64_t i = (row + r) * a.groups + g;
+        total[t][r] = multiply_add(to_float(sum[t][r]), multiply(scale, a.scales[i]), total[t][r]);
+        if constexpr (has_minimum) total[t][r] = multiply_add(minimum, a.sums[i], total[t][r]);
+      }
+    }
+  }
+}
+
+template <Form form, bool has_minimum>
+struct IntBlock {
+  static constexpr int kRows = 4;
+  template <int Rows> static constexpr int tiles() { return kIntTiles<Rows>; }
+
+  const Matrix& w;
+  const Quantized& a;
+  Target target;
+
+  template <int Rows, int Tiles>
+  void run(int64_t row, int64_t tile) const {
+    constexpr int64_t bytes = group_bytes(form, has_minimum);
+    const uint8_t* group[Tiles];
+    Floats total[Tiles][Rows] = {};
+    for (int t = 0; t < Tiles; ++t) group[t] = w.data + (tile + t) * w.tile_bytes;
+    for (int64_t g = 0; g < w.groups; ++g) {
+      if (row == 0) prefetch(group, bytes);
+      add_group<form, has_minimum>(a, row, g, group, total);
+      for (int t = 0; t < Tiles; ++t) group[t] += bytes;
+    }
+    for (int t = 0; t < Tiles; ++t)
+      for (int r = 0; r < Rows; ++r) store(target.at(row + r, tile + t), total[t][r]);
+  }
+};
+
+template <Form form, bool has_minimum>
+static void multiply_int8(const Matrix& w, int64_t tile_begin, int64_t tile_end, const Quantized& a, int64_t rows,
+                          const Target& target) {
+  run_blocks(IntBlock<form, has_minimum>{w, a, target}, rows, tile_begin, tile_end);
+}
+
+}  // namespace lightwell::LIGHTWELL_ISA::linear

@@ -1,0 +1,79 @@
+// The bytes of packed weights, one layout for every instruction set. A tile is kTile rows; it lies group after group of
+// kGroup columns, so that reading a tile is one sequential stream. A quantized group is
+//   weights   chunks of 4 columns: 16 rows x 4 bytes = 64 bytes, so that one broadcast of 4 activations meets 16 rows.
+//             W8, W8H: chunks 0..7 of one byte a weight.
+//             W4: 4 x 64 bytes; the low nibbles of part j are chunk 2j, the high nibbles chunk 2j + 1.
+//   scales    16 fp16, one a row (W8H: 16 for columns 0..15, then 16 for columns 16..31)
+//   minimums  16 fp16, where there are minimums
+// and a weight is scale * value + minimum. Values are 0..15 in W4, 0..31 in W8 with minimums, any signed byte in W8
+// without, and -32..31 in W8H: sums of products in int16 lanes rely on it.
+// A plain group is 32 columns of 16 elements, one a row.
+#pragma once
+
+#include <cstdint>
+
+#include "../kernels.h"
+
+namespace lightwell {
+
+constexpr int64_t kChunk = 4;
+constexpr int64_t kChunks = kGroup / kChunk;
+constexpr int64_t kChunkBytes = kTile * kChunk;
+constexpr int64_t kScaleBytes = kTile * 2;
+
+static constexpr bool is_plain(Form form) { return form == Form::BF16 || form == Form::F16 || form == Form::F32; }
+
+static constexpr int64_t element_bytes(Form form) { return form == Form::F32 ? 4 : is_plain(form) ? 2 : 1; }
+
+// Bytes of a group's weights; its scales come next.
+static constexpr int64_t weight_bytes(Form form) {
+  return form == Form::W4 ? kChunks / 2 * kChunkBytes : kChunks * kChunkBytes * element_bytes(form);
+}
+
+// Parts of a group that have a scale of their own.
+static constexpr int64_t scale_parts(Form form) { return is_plain(form) ? 0 : form == Form::W8H ? 2 : 1; }
+
+static constexpr int64_t group_bytes(Form form, bool has_minimum) {
+  return weight_bytes(form) + (scale_parts(form) + has_minimum) * kScaleBytes;
+}
+
+static inline float float_from_bits(uint32_t bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+
+static inline uint32_t bits_of_float(float value) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &value, 4);
+  return bits;
+}
+
+static inline uint16_t load_u16(const uint8_t* p) {
+  uint16_t value;
+  __builtin_memcpy(&value, p, 2);
+  return value;
+}
+
+// Exact. A subnormal is its integer times 2^-24.
+static inline float float_from_half(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
+  if (exponent == 0) return float_from_bits(sign | bits_of_float(static_cast<float>(fraction) * 0x1p-24f));
+  const uint32_t biased = exponent == 31 ? 255 : exponent + (127 - 15);
+  return float_from_bits(sign | biased << 23 | fraction << 13);
+}
+
+// To nearest, ties to even, as IEEE 754 converts; beyond 65,504 infinity.
+static inline uint16_t half_from_float(float value) {
+  const uint32_t bits = bits_of_float(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return sign | 0x7e00;                   // not a number
+  if (magnitude >= bits_of_float(65520.0f)) return sign | 0x7c00;     // would round up to 2^16
+  if (magnitude < bits_of_float(0x1p-14f)) {                          // subnormal: float addition rounds at 2^-24
+    const float rounded = float_from_bits(magnitude) + 0.5f;
+    return sign | (bits_of_float(rounded) - bits_of_float(0.5f));
+  }
+  const uint32_t rebiased = magnitude - (112u << 23);
+  return sign | (rebiased + 0xfff + (rebiased >> 13 & 1)) >> 13;
+}
+
+}  // namespace lightwell

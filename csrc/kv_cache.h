@@ -1,0 +1,34 @@
+// The paged KV cache: one mapping for all layers, whose pages the system gives when a block is first written.
+#pragma once
+
+#include <cstdint>
+
+namespace lightwell {
+
+// [layer][block][KV head]{keys, values}, each as kernels.h describes.
+class KvCache {
+ public:
+  KvCache(int64_t layers, int64_t kv_heads, int64_t head_dim);
+  ~KvCache();
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  const int64_t layers, kv_heads, head_dim;
+  const int64_t values_offset, head_stride, block_stride;  // in elements of 16 bits
+
+  // Once. Throws std::invalid_argument for a count that makes no sense, std::runtime_error where there is no memory.
+  void allocate(int64_t blocks);
+  int64_t blocks() const { return blocks_; }
+  int64_t bytes_per_block() const;
+
+  // A KV head's keys in block 0 of a layer.
+  uint16_t* head(int64_t layer, int64_t kv_head) const {
+    return data_ + layer * blocks_ * block_stride + kv_head * head_stride;
+  }
+
+ private:
+  uint16_t* data_ = nullptr;
+  int64_t blocks_ = 0;
+};
+
+}  // namespace lightwell

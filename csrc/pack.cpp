@@ -1,0 +1,258 @@
+// Turns tensors as files store them into packed matrices. The file formats are those of GGUF: blocks of 32 columns
+// with an fp16 scale (Q4_0 ... Q8_0), or of 256 columns whose groups have 6- or 8-bit scales of their own (Q4_K, Q5_K, Q6_K).
+//
+// A group's scale and minimum in the K formats are products of two numbers, rounded to fp16 here. That moves each by at
+// most 2^-11 of itself, far below the weights' quantization error; a product so small that it is subnormal is exact,
+// since it is an integer multiple of the file's fp16 and thus of 2^-24.
+#include <sys/mman.h>
+
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#include "kernels.h"
+#include "kernels/packed.h"
+#include "packed_matrix.h"
+
+namespace lightwell {
+namespace {
+
+// One row of a group: a weight is scale[c / 16] * value[c] + minimum.
+struct Group {
+  int8_t value[kGroup];
+  float scale[2];
+  float minimum;
+
+  void set(float both, float least) {
+    scale[0] = scale[1] = both;
+    minimum = least;
+  }
+};
+
+float half_at(const uint8_t* p) { return float_from_half(load_u16(p)); }
+
+// Nibbles of 32 columns in 16 bytes: columns 0..15 are the low ones.
+void read_nibbles(const uint8_t* bytes, Group& group) {
+  for (int i = 0; i < 16; ++i) {
+    group.value[i] = bytes[i] & 15;
+    group.value[i + 16] = bytes[i] >> 4;
+  }
+}
+
+// A fifth bit for each column, from a little-endian word.
+void add_high_bits(const uint8_t* word, Group& group) {
+  for (int i = 0; i < kGroup; ++i) group.value[i] |= (word[i / 8] >> i % 8 & 1) << 4;
+}
+
+void read_q4_0(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 18;
+  read_nibbles(block + 2, group);
+  group.set(half_at(block), -8 * half_at(block));
+}
+
+void read_q4_1(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 20;
+  read_nibbles(block + 4, group);
+  group.set(half_at(block), half_at(block + 2));
+}
+
+void read_q5_0(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 22;
+  read_nibbles(block + 6, group);
+  add_high_bits(block + 2, group);
+  group.set(half_at(block), -16 * half_at(block));
+}
+
+void read_q5_1(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 24;
+  read_nibbles(block + 8, group);
+  add_high_bits(block + 4, group);
+  group.set(half_at(block), half_at(block + 2));
+}
+
+void read_q8_0(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 34;
+  std::memcpy(group.value, block + 2, kGroup);
+  group.set(half_at(block), 0);
+}
+
+// Scale and minimum of group i of 8: six bits each in 12 bytes. Groups 0..3 lie in bytes 0..3 and 4..7; the others have
+// their low four bits in bytes 8..11 and their high two on top of the former.
+void set_six_bit(const uint8_t* block, int i, Group& group) {
+  const uint8_t* bytes = block + 4;
+  const int low = bytes[i % 4], high = bytes[i % 4 + 4];
+  const int scale = i < 4 ? low & 63 : (bytes[i + 4] & 15) | low >> 6 << 4;
+  const int minimum = i < 4 ? high & 63 : bytes[i + 4] >> 4 | high >> 6 << 4;
+  group.set(half_at(block) * scale, -half_at(block + 2) * minimum);
+}
+
+// Groups 2i and 2i + 1 are the low and the high nibbles of the same 32 bytes.
+void read_paired_nibbles(const uint8_t* bytes, int i, Group& group) {
+  for (int c = 0; c < kGroup; ++c) group.value[c] = (bytes[i / 2 * kGroup + c] >> (i % 2 * 4)) & 15;
+}
+
+void read_q4_k(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g / 8 * 144;
+  const int i = static_cast<int>(g % 8);
+  read_paired_nibbles(block + 16, i, group);
+  set_six_bit(block, i, group);
+}
+
+void read_q5_k(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g / 8 * 176;
+  const int i = static_cast<int>(g % 8);
+  read_paired_nibbles(block + 48, i, group);
+  for (int c = 0; c < kGroup; ++c) group.value[c] |= (block[16 + c] >> i & 1) << 4;  // bit i of byte c is group i's
+  set_six_bit(block, i, group);
+}
+
+// Each half of 128 columns has 64 bytes of low nibbles and 32 bytes of high bit pairs. Of its four groups, 0 and 1 are
+// the low nibbles of bytes 0..31 and 32..63, 2 and 3 the high ones; group q has bits 2q and 2q + 1 of the pairs.
+void read_q6_k(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g / 8 * 210;
+  const int i = static_cast<int>(g % 8), half = i / 4, quarter = i % 4;
+  const uint8_t* low = block + half * 64 + quarter % 2 * kGroup;
+  const uint8_t* high = block + 128 + half * kGroup;
+  for (int c = 0; c < kGroup; ++c) {
+    const int six_bits = (low[c] >> (quarter / 2 * 4) & 15) | (high[c] >> (quarter * 2) & 3) << 4;
+    group.value[c] = static_cast<int8_t>(six_bits - 32);
+  }
+  for (int part = 0; part < 2; ++part)
+    group.scale[part] = half_at(block + 208) * static_cast<int8_t>(block[192 + 2 * i + part]);
+  group.minimum = 0;
+}
+
+using Read = void (*)(const uint8_t* row, int64_t group, Group& out);
+
+struct Format {
+  const char* name;
+  int64_t block_columns, block_bytes;
+  Form form;
+  bool has_minimum;
+  Read read;  // null for plain formats
+};
+
+constexpr Format kFormats[] = {
+    {"F32", 1, 4, Form::F32, false, nullptr},      {"F16", 1, 2, Form::F16, false, nullptr},
+    {"BF16", 1, 2, Form::BF16, false, nullptr},    {"Q4_0", 32, 18, Form::W4, true, read_q4_0},
+    {"Q4_1", 32, 20, Form::W4, true, read_q4_1},   {"Q5_0", 32, 22, Form::W8, true, read_q5_0},
+    {"Q5_1", 32, 24, Form::W8, true, read_q5_1},   {"Q8_0", 32, 34, Form::W8, false, read_q8_0},
+    {"Q4_K", 256, 144, Form::W4, true, read_q4_k}, {"Q5_K", 256, 176, Form::W8, true, read_q5_k},
+    {"Q6_K", 256, 210, Form::W8H, false, read_q6_k},
+};
+
+const Format* find_format(const char* name) {
+  for (const Format& format : kFormats)
+    if (std::strcmp(format.name, name) == 0) return &format;
+  return nullptr;
+}
+
+void store_half(uint8_t* p, float value) {
+  const uint16_t half = half_from_float(value);
+  std::memcpy(p, &half, 2);
+}
+
+// Write one row of a group into its lane of the packed group.
+void put_group(const Group& group, const Matrix& layout, int64_t lane, uint8_t* out) {
+  for (int64_t chunk = 0; chunk < kChunks; ++chunk)
+    for (int64_t i = 0; i < kChunk; ++i) {
+      const uint8_t value = static_cast<uint8_t>(group.value[chunk * kChunk + i]);
+      if (layout.form == Form::W4) out[chunk / 2 * kChunkBytes + lane * kChunk + i] |= value << (chunk % 2 * 4);
+      else out[chunk * kChunkBytes + lane * kChunk + i] = value;
+    }
+  uint8_t* scales = out + weight_bytes(layout.form) + 2 * lane;
+  const int64_t parts = scale_parts(layout.form);
+  for (int64_t part = 0; part < parts; ++part) store_half(scales + part * kScaleBytes, group.scale[part]);
+  if (layout.has_minimum) store_half(scales + parts * kScaleBytes, group.minimum);
+}
+
+// The tile's data is zero before; so is what is past the last row.
+void pack_quantized(const Format& format, const uint8_t* source, const Matrix& layout, uint8_t* out, int64_t tile) {
+  const int64_t row_bytes = source_row_bytes(format.name, layout.columns);
+  Group group;
+  for (int64_t lane = 0; lane < kTile && tile * kTile + lane < layout.rows; ++lane)
+    for (int64_t g = 0; g < layout.groups; ++g) {
+      format.read(source + (tile * kTile + lane) * row_bytes, g, group);
+      put_group(group, layout, lane, out + g * group_bytes(layout.form, layout.has_minimum));
+    }
+}
+
+template <typename Element>
+void pack_plain(const uint8_t* source, const Matrix& layout, uint8_t* out, int64_t tile) {
+  for (int64_t lane = 0; lane < kTile && tile * kTile + lane < layout.rows; ++lane) {
+    const uint8_t* row = source + (tile * kTile + lane) * layout.columns * sizeof(Element);
+    for (int64_t c = 0; c < layout.columns; ++c)
+      std::memcpy(out + (c * kTile + lane) * sizeof(Element), row + c * sizeof(Element), sizeof(Element));
+  }
+}
+
+void check_source(const std::string& format, int64_t size, int64_t rows, int64_t columns) {
+  const Format* known = find_format(format.c_str());
+  if (!known) {
+    std::string names;
+    for (const Format& each : kFormats) names += (names.empty() ? "" : ", ") + std::string(each.name);
+    throw std::invalid_argument("unknown tensor format '" + format + "'; known are: " + names);
+  }
+  const std::string shape = std::to_string(rows) + " x " + std::to_string(columns);
+  if (rows < 1 || columns < 1) throw std::invalid_argument("a matrix of " + shape + " has no elements");
+  if (columns % known->block_columns)
+    throw std::invalid_argument(format + " stores blocks of " + std::to_string(known->block_columns) +
+                                " columns, which do not divide those of a matrix of " + shape);
+  if (size / source_row_bytes(known->name, columns) != rows || size % rows)
+    throw std::invalid_argument(format + " data of a matrix of " + shape + " must have " +
+                                std::to_string(source_row_bytes(known->name, columns)) + " bytes a row, but there are " +
+                                std::to_string(size) + " bytes");
+}
+
+// Straight from the system, so that all of it goes back when the matrix goes, and page-aligned. Huge pages spare the
+// stream of weights most of its address translations.
+uint8_t* map_memory(int64_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+  madvise(memory, bytes, MADV_HUGEPAGE);  // only a hint: where it fails the matrix works as well
+#endif
+  return static_cast<uint8_t*>(memory);
+}
+
+}  // namespace
+
+int64_t source_row_bytes(const char* format, int64_t columns) {
+  const Format* known = find_format(format);
+  if (!known || columns % known->block_columns) return 0;
+  return columns / known->block_columns * known->block_bytes;
+}
+
+bool packed_layout(const char* format, int64_t rows, int64_t columns, Matrix* layout) {
+  const Format* known = find_format(format);
+  if (!known) return false;
+  const int64_t tiles = (rows + kTile - 1) / kTile, groups = (columns + kGroup - 1) / kGroup;
+  const int64_t bytes = groups * group_bytes(known->form, known->has_minimum);
+  *layout = {known->form, known->has_minimum, rows, columns, tiles, groups, (bytes + 63) / 64 * 64, nullptr};
+  return true;
+}
+
+void pack_tiles(const char* format, const uint8_t* source, const Matrix& layout, uint8_t* data, int64_t tile_begin,
+                int64_t tile_end) {
+  const Format& known = *find_format(format);
+  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+    uint8_t* out = data + tile * layout.tile_bytes;
+    std::memset(out, 0, layout.tile_bytes);
+    if (known.read) pack_quantized(known, source, layout, out, tile);
+    else if (known.form == Form::F32) pack_plain<uint32_t>(source, layout, out, tile);
+    else pack_plain<uint16_t>(source, layout, out, tile);
+  }
+}
+
+PackedMatrix::PackedMatrix(const uint8_t* source, int64_t size, const std::string& format, int64_t rows,
+                           int64_t columns) {
+  check_source(format, size, rows, columns);
+  packed_layout(format.c_str(), rows, columns, &matrix);
+  uint8_t* data = map_memory(bytes());
+  pack_tiles(format.c_str(), source, matrix, data, 0, matrix.tiles);
+  matrix.data = data;
+}
+
+PackedMatrix::~PackedMatrix() { munmap(const_cast<uint8_t*>(matrix.data), bytes()); }
+
+}  // namespace lightwell

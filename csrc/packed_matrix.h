@@ -1,0 +1,28 @@
+// A weight matrix in the layout of kernels/packed.h, in memory of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels.h"
+
+namespace lightwell {
+
+// Bytes of a source row of that many columns. 0 where the format is unknown or the columns are not whole blocks of it.
+int64_t source_row_bytes(const char* format, int64_t columns);
+
+class PackedMatrix {
+ public:
+  // Packs `size` bytes of source rows as they lie in the file; the source is not needed afterwards.
+  // Throws std::invalid_argument where format, shape and size do not fit together, std::bad_alloc without memory.
+  PackedMatrix(const uint8_t* source, int64_t size, const std::string& format, int64_t rows, int64_t columns);
+  ~PackedMatrix();
+  PackedMatrix(const PackedMatrix&) = delete;
+  PackedMatrix& operator=(const PackedMatrix&) = delete;
+
+  int64_t bytes() const { return matrix.tiles * matrix.tile_bytes; }
+
+  Matrix matrix;
+};
+
+}  // namespace lightwell

@@ -1,0 +1,78 @@
+// The plan of a model: its ops in order, recorded once, and the one call that runs a step through all of them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "op.h"
+#include "op_linear.h"
+#include "op_logits.h"
+#include "op_rows.h"
+#include "pool.h"
+#include "shares.h"
+
+namespace lightwell {
+
+struct PlanShape {
+  int64_t vocab, layers, heads, kv_heads, head_dim;
+};
+
+// Buffers and ropes are known by the number that making them returned. Everything that adds to the plan throws
+// std::invalid_argument where shapes do not fit.
+class Plan {
+ public:
+  Plan(const Kernels& kernels, int threads, const PlanShape& shape);
+
+  int buffer(int64_t columns, bool floats, bool quantized);
+  int rope(std::vector<double> frequencies, double factor, bool interleaved);
+
+  void embed(std::shared_ptr<const PackedMatrix> table, float scale, int out);
+  void norm(int x, std::vector<float> weight, float eps, int out);
+  void add_norm(int x, std::vector<float> weight, float eps, int out);  // out += norm(x)
+  void add(int x, int out);                                             // out += x
+  void put(int x, int out);                                             // out = x, in the forms that out has
+  void linear(int x, Projection projection, int out, bool add);
+  void gated(int x, Projection gate, Projection up, Activation activation, int out);
+  void qkv(int x, Heads q, Heads k, Projection v, int layer, int q_out);
+  void attention(int q, int layer, float scale, int64_t window, int out);
+  void logits(int x, std::vector<float> norm, float eps, Projection head, bool quantize);
+  const Rope& rope_of(int rope) const;
+  int64_t vocab() const { return shape_.vocab; }
+
+  void allocate(int64_t blocks) { work_.cache.allocate(blocks); }
+  int64_t kv_bytes_per_block() const { return work_.cache.bytes_per_block(); }
+  // For steps of this many tokens and logit rows, in contexts of this many tokens.
+  int64_t workspace_bytes(int64_t tokens, int64_t logit_rows, int64_t context) const;
+
+  // Runs one step; returns the seconds it took. Throws std::invalid_argument for a bad step, before anything is
+  // written, and std::runtime_error where there is no cache yet or another thread is in a step.
+  double execute(const StepArrays& arrays);
+  // Seconds spent by kind of op since the plan was made.
+  std::map<std::string, double> profile() const;
+
+ private:
+  Buffer& at(int buffer) const;
+  Rows& rows();
+  template <typename T>
+  T& push(std::unique_ptr<T> op);
+  const AttentionSchedule& attention_schedule(int64_t window);
+  void prepare();
+  void run(int thread);
+
+  const PlanShape shape_;
+  Work work_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  std::vector<std::unique_ptr<Rope>> ropes_;
+  std::vector<std::unique_ptr<Op>> ops_;
+  Rows* open_rows_ = nullptr;  // the row ops just before, which one more would join
+  const Logits* logits_ = nullptr;
+  std::vector<Phase> phases_;
+  Shares shares_;
+  std::mutex running_;
+  Pool pool_;  // last, so that its threads end first
+};
+
+}  // namespace lightwell

@@ -1,0 +1,72 @@
+// One step as the ops read it: the caller's arrays, checked, and what follows from them.
+// Nothing in a step is believed: ids, positions and rows become addresses.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels.h"
+
+namespace lightwell {
+
+// The caller's arrays (see StepInput, SamplingRows and StepOutput in runtimes/base.py).
+struct StepArrays {
+  int64_t rows, sequences, table_columns, logit_rows_count;
+  const int32_t *tokens, *positions;  // [rows]
+  const int32_t* starts;              // [sequences + 1]
+  const int32_t* block_tables;        // [sequences][table_columns]
+  const int32_t* logit_rows;          // [logit_rows_count], as is everything below
+
+  const float* temperature;
+  const int32_t* top_k;
+  const float *top_p, *min_p;
+  const uint64_t* seeds;
+  const int32_t* draw_positions;
+  const int32_t* logprobs;
+
+  int32_t* drawn;
+  float* chosen;      // these three null where no row wants log-probabilities
+  int32_t* top_ids;   // [logit_rows_count][top_count]
+  float* top;
+  int64_t top_count;
+  float* logits;      // [logit_rows_count][vocab] or null
+};
+
+// Rows of the step that follow one another in one text.
+struct Sequence {
+  int64_t first_row, rows, first_position;
+  const int32_t* blocks;
+};
+
+// Where a row's key and value go.
+struct KvSlot {
+  int32_t block, slot;
+};
+
+class Step {
+ public:
+  // Takes the arrays, which must outlive the step. Throws std::invalid_argument, and has read and written nothing out
+  // of bounds, where they are not a step that a model of this vocabulary with this many KV blocks can compute.
+  void take(const StepArrays& arrays, int64_t vocab, int64_t blocks);
+
+  const StepArrays& arrays() const { return arrays_; }
+  int64_t rows() const { return arrays_.rows; }
+  int64_t logit_rows() const { return arrays_.logit_rows_count; }
+  const std::vector<Sequence>& sequences() const { return sequences_; }
+  KvSlot slot(int64_t row) const { return slots_[row]; }
+  SampleParams sample_params(int64_t logit_row) const;
+
+ private:
+  void take_sequences(int64_t blocks);
+  void take_sequence(int64_t index, int64_t blocks);
+  void check_writers();
+  void check_logit_rows() const;
+  void check_sampling(int64_t vocab) const;
+
+  StepArrays arrays_{};
+  std::vector<Sequence> sequences_;
+  std::vector<KvSlot> slots_;       // by row
+  std::vector<int32_t> written_;    // blocks that receive keys and values, once for each sequence
+};
+
+}  // namespace lightwell

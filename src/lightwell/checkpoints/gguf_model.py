@@ -1,0 +1,229 @@
+"""A GGUF file read as a model: metadata to ModelSpec, tensor names to ours.
+
+Keys and their defaults are those of llama.cpp for the same architectures.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.checkpoints.fields import Fields
+from lightwell.checkpoints.gguf import read_gguf
+from lightwell.checkpoints.layout import check_layout, layer_count, rename
+from lightwell.checkpoints.quantized import dequantize
+from lightwell.checkpoints.spec import Family, ModelSpec, Rope, RopeScaling, yarn_attention_factor
+from lightwell.checkpoints.tensor import Tensor
+from lightwell.errors import CheckpointError
+from lightwell.units import Tokens
+
+log = logging.getLogger(__name__)
+
+_FAMILIES: dict[str, Family] = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "llama",
+    "qwen3": "llama",
+    "gemma3": "gemma3",
+}
+_INTERLEAVED = ("llama", "mistral")  # the converter permutes their query and key rows to rotate neighbours
+_WITH_QK_NORM = ("qwen3", "gemma3")
+_REQUIRED_BIASES = {"qwen2": frozenset("qkv")}
+_GEMMA3_27B_LAYERS = 62  # llama.cpp tells the sizes apart by their layers; this one scales by width / heads
+
+_ROPE_FACTORS = "rope_freqs.weight"
+_TOP_NAMES = {
+    "token_embd.weight": "embed.weight",
+    "output_norm.weight": "final_norm.weight",
+    "output.weight": "head.weight",
+}
+_LAYER_NAMES = {
+    "attn_norm": "attn_norm",
+    "attn_q": "q",
+    "attn_k": "k",
+    "attn_v": "v",
+    "attn_output": "o",
+    "attn_q_norm": "q_norm",
+    "attn_k_norm": "k_norm",
+    "post_attention_norm": "post_attn_norm",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "gate",
+    "ffn_up": "up",
+    "ffn_down": "down",
+    "post_ffw_norm": "post_ffn_norm",
+}
+_LAYER_TENSOR = re.compile(r"blk\.(0|[1-9][0-9]*)\.(\w+)\.(weight|bias)")
+
+# Keys below "<architecture>." that change the arithmetic in ways that no supported family knows, and the values at
+# which they change nothing.
+_REFUSED_UNLESS: dict[str, tuple[Any, ...]] = {
+    "expert_count": (0,),
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0),
+    "use_parallel_residual": (False,),
+}
+# Keys that say nothing which the tensors or other keys do not.
+_INFORMATIVE = {"tensor_data_layout", "rope.scaling.finetuned", "expert_used_count"}
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Raises CheckpointError naming the file and the key or tensor that is missing, damaged or not supported."""
+    file = read_gguf(path)
+    general = Fields(path, file.metadata)
+    architecture = _architecture(general)
+    prefix = f"{architecture}."
+    own = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
+    keys = Fields(path, own, prefix)
+    spec = _spec(architecture, general, keys, file.tensors)
+    _report_unread(keys)
+    weights = {name: tensor for name, tensor in file.tensors.items() if name != _ROPE_FACTORS}
+    tensors = rename(path, weights, our_name)
+    check_layout(path, spec, tensors, _REQUIRED_BIASES.get(architecture, frozenset()))
+    tokenizer = {key: value for key, value in file.metadata.items() if key.startswith("tokenizer.")}
+    template = general.get("tokenizer.chat_template", str, "") or None
+    return Checkpoint(path, spec, tensors, tokenizer, template, maps=(file.map,))
+
+
+def _architecture(general: Fields) -> str:
+    architecture = general.get("general.architecture", str)
+    if architecture not in _FAMILIES:
+        raise CheckpointError(
+            general.path, f"architecture {architecture!r} is not supported; supported are {', '.join(_FAMILIES)}"
+        )
+    return architecture
+
+
+def our_name(name: str) -> str | None:
+    """``blk.3.attn_q.weight`` -> ``layers.3.q.weight``; None for a name that is not known."""
+    if match := _LAYER_TENSOR.fullmatch(name):
+        part = _LAYER_NAMES.get(match[2])
+        return part and f"layers.{match[1]}.{part}.{match[3]}"
+    return _TOP_NAMES.get(name)
+
+
+def _report_unread(keys: Fields) -> None:
+    """Refuse keys that would change the arithmetic; log the ones that nobody here knows."""
+    for name, value in keys.values.items():
+        if name in _REFUSED_UNLESS and value not in _REFUSED_UNLESS[name]:
+            raise CheckpointError(keys.path, f"{keys.label(name)} is {value}, which is not supported here")
+        if name not in keys.read | _INFORMATIVE | _REFUSED_UNLESS.keys():
+            log.warning("%s: %s is not known here and has no effect", keys.path, keys.label(name))
+
+
+def _spec(architecture: str, general: Fields, keys: Fields, tensors: Mapping[str, Tensor]) -> ModelSpec:
+    width, heads = keys.count("embedding_length"), keys.count("attention.head_count")
+    layers = layer_count(keys, "block_count", tensors)
+    head_dim = _head_dim(keys, width, heads)
+    gemma = architecture == "gemma3"
+    rope = _rope(architecture, keys, head_dim, tensors.get(_ROPE_FACTORS))
+    return ModelSpec(
+        name=general.get("general.name", str, keys.path.stem),
+        architecture=architecture,
+        family=_FAMILIES[architecture],
+        layers=layers,
+        width=width,
+        heads=heads,
+        kv_heads=keys.count("attention.head_count_kv", heads),
+        head_dim=head_dim,
+        ffn_width=keys.count("feed_forward_length"),
+        vocab=_vocab(general, keys),
+        context_tokens=keys.count("context_length"),
+        norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
+        rope=rope,
+        activation="gelu_tanh" if gemma else "silu",
+        tied_head="output.weight" not in tensors,
+        qk_norm=architecture in _WITH_QK_NORM,
+        attention_scale=_gemma3_scale(keys, width, heads, layers) if gemma else keys.get("attention.scale", float, 0.0),
+        embedding_scale=math.sqrt(width) if gemma else 1.0,
+        local_rope=Rope(keys.positive("rope.freq_base_swa", 10_000.0), rope.dims, interleaved=False) if gemma else None,
+        windows=_gemma3_windows(keys, layers) if gemma else _uniform_window(keys, layers),
+    )
+
+
+def _head_dim(keys: Fields, width: int, heads: int) -> int:
+    if keys.raw("attention.key_length") is None and width % heads:
+        raise CheckpointError(
+            keys.path, f"{keys.label('attention.key_length')} is missing and {heads} heads do not divide {width}"
+        )
+    head_dim = keys.count("attention.key_length", width // heads)
+    values = keys.count("attention.value_length", head_dim)
+    if values != head_dim:
+        raise CheckpointError(
+            keys.path,
+            f"{keys.label('attention.value_length')} is {values} and keys are {head_dim} long: both must agree",
+        )
+    return head_dim
+
+
+def _vocab(general: Fields, keys: Fields) -> int:
+    tokens = general.raw("tokenizer.ggml.tokens")
+    return keys.count("vocab_size", len(tokens) if isinstance(tokens, list) else None)
+
+
+def _gemma3_scale(keys: Fields, width: int, heads: int, layers: int) -> float:
+    """What multiplies query-key products; 0, as in ModelSpec, for 1/sqrt(head_dim). Only the 27B differs."""
+    return keys.get("attention.scale", float, 1 / math.sqrt(width / heads) if layers == _GEMMA3_27B_LAYERS else 0.0)
+
+
+def _gemma3_windows(keys: Fields, layers: int) -> tuple[Tokens | None, ...]:
+    """Every sixth layer sees everything, the others a window."""
+    window, every = keys.count("attention.sliding_window"), keys.count("attention.sliding_window_pattern", 6)
+    return tuple(None if (layer + 1) % every == 0 else window for layer in range(layers))
+
+
+def _uniform_window(keys: Fields, layers: int) -> tuple[Tokens | None, ...]:
+    window = keys.get("attention.sliding_window", int, 0)
+    return (window,) * layers if window > 0 else ()
+
+
+def _rope(architecture: str, keys: Fields, head_dim: int, factors: Tensor | None) -> Rope:
+    dims = keys.count("rope.dimension_count", head_dim)
+    if dims % 2 or dims > head_dim:
+        raise CheckpointError(
+            keys.path, f"{keys.label('rope.dimension_count')} is {dims}: an even number up to {head_dim} is needed"
+        )
+    theta = keys.positive("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0)
+    scaling = _scaling(keys)
+    if factors is not None:
+        if scaling is not None:
+            raise CheckpointError(keys.path, f"has both {scaling.kind} rope scaling and a tensor {_ROPE_FACTORS!r}")
+        scaling = _factors(keys.path, factors, dims)
+    return Rope(theta, dims, architecture in _INTERLEAVED, scaling)
+
+
+def _factors(path: Path, factors: Tensor, dims: int) -> RopeScaling:
+    if factors.shape != (dims // 2,):
+        raise CheckpointError(path, f"tensor {factors.name!r} has the shape {factors.shape} instead of {(dims // 2,)}")
+    return RopeScaling("factors", factors=tuple(dequantize(factors).tolist()))
+
+
+def _scaling(keys: Fields) -> RopeScaling | None:
+    legacy = keys.positive("rope.scale_linear", 1.0)  # from before rope.scaling.* existed
+    kind = keys.get("rope.scaling.type", str, "linear" if legacy != 1.0 else "none")
+    factor = keys.positive("rope.scaling.factor", legacy)
+    match kind:
+        case "none":
+            return None
+        case "linear":
+            return RopeScaling("linear", factor)
+        case "yarn":
+            return RopeScaling(
+                "yarn",
+                factor,
+                original_context=keys.count("rope.scaling.original_context_length"),
+                beta_fast=keys.positive("rope.scaling.yarn_beta_fast", 32.0),
+                beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
+                attention_factor=keys.positive("rope.scaling.attn_factor", 1.0) * yarn_attention_factor(factor),
+            )
+    raise CheckpointError(
+        keys.path, f"{keys.label('rope.scaling.type')} is {kind!r}: supported are none, linear and yarn"
+    )

@@ -1,0 +1,178 @@
+"""A Hugging Face config.json read as a ModelSpec.
+
+Fields and their defaults are those of the transformers library for the same model classes.
+"""
+
+import math
+
+from lightwell.checkpoints.fields import Fields
+from lightwell.checkpoints.spec import Activation, ModelSpec, Rope, RopeScaling, yarn_attention_factor
+from lightwell.errors import CheckpointError
+from lightwell.units import Tokens
+
+_CLASSES = {  # model class -> the architecture's name in GGUF and here
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Gemma3ForCausalLM": "gemma3",
+    "Gemma3TextModel": "gemma3",
+}
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_WITH_QK_NORM = ("qwen3", "gemma3")
+_HEAD_DIMS = {"qwen3": 128, "gemma3": 256}  # where a class has a default of its own instead of width / heads
+_DEFAULT_WINDOW: Tokens = 4096  # of the Mistral and Gemma 3 classes
+_WINDOWED, _FULL = "sliding_attention", "full_attention"
+# Fields that change the arithmetic or the tensors in ways that no supported model class knows.
+_REFUSED = ("quantization_config", "attn_logit_softcapping", "final_logit_softcapping", "num_local_experts")
+
+
+def read_architecture(config: Fields) -> str:
+    """Which of the supported architectures the folder holds."""
+    classes = config.raw("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else None
+    if not isinstance(name, str) or name not in _CLASSES:
+        raise CheckpointError(
+            config.path, f"model class {name!r} is not supported; supported are {', '.join(_CLASSES)}"
+        )
+    for field in _REFUSED:
+        if config.raw(field):
+            raise CheckpointError(config.path, f"{config.label(field)} is set, which is not supported for {name}")
+    return _CLASSES[name]
+
+
+def required_biases(architecture: str, config: Fields) -> frozenset[str]:
+    """The linear layers that must have a bias; a Qwen2's queries, keys and values do without saying so."""
+    required = frozenset("qkv") if architecture == "qwen2" else frozenset()
+    if config.get("attention_bias", bool, False):
+        required |= frozenset("qkvo")
+    if config.get("mlp_bias", bool, False):
+        required |= {"gate", "up", "down"}
+    return required
+
+
+def read_spec(architecture: str, config: Fields, layers: int, *, tied: bool) -> ModelSpec:
+    width, heads = config.count("hidden_size"), config.count("num_attention_heads")
+    head_dim = config.count("head_dim", _HEAD_DIMS.get(architecture, width // heads))
+    gemma = architecture == "gemma3"
+    return ModelSpec(
+        name=config.get("_name_or_path", str, "") or config.path.parent.name,
+        architecture=architecture,
+        family="gemma3" if gemma else "llama",
+        layers=layers,
+        width=width,
+        heads=heads,
+        kv_heads=config.count("num_key_value_heads", heads),
+        head_dim=head_dim,
+        ffn_width=config.count("intermediate_size"),
+        vocab=config.count("vocab_size"),
+        context_tokens=config.count("max_position_embeddings"),
+        norm_eps=config.positive("rms_norm_eps", 1e-6),
+        rope=_rope(config, _FULL, head_dim, 1_000_000.0 if gemma else 10_000.0),
+        activation=_activation(config, gemma),
+        tied_head=tied,
+        qk_norm=architecture in _WITH_QK_NORM,
+        attention_scale=config.positive("query_pre_attn_scalar", 256.0) ** -0.5 if gemma else 0.0,
+        embedding_scale=math.sqrt(width) if gemma else 1.0,
+        local_rope=_rope(config, _WINDOWED, head_dim, 10_000.0) if gemma else None,
+        windows=_windows(architecture, config, layers),
+    )
+
+
+def _activation(config: Fields, gemma: bool) -> Activation:
+    field, default = ("hidden_activation", "gelu_pytorch_tanh") if gemma else ("hidden_act", "silu")
+    name = config.get(field, str, default)
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(
+            config.path, f"{config.label(field)} is {name!r}: supported are {', '.join(_ACTIVATIONS)}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def _windows(architecture: str, config: Fields, layers: int) -> tuple[Tokens | None, ...]:
+    """How many tokens each layer sees back; empty when all layers see everything."""
+    if architecture == "mistral":
+        window = _DEFAULT_WINDOW if "sliding_window" not in config.values else config.get("sliding_window", int, 0)
+        return (window,) * layers if window else ()
+    if architecture == "gemma3":
+        every = config.count("sliding_window_pattern", 6)
+        pattern = [(layer + 1) % every != 0 for layer in range(layers)]
+        return _windows_by_layer(config, config.count("sliding_window", _DEFAULT_WINDOW), pattern)
+    if architecture.startswith("qwen") and config.get("use_sliding_window", bool, False):
+        first = config.get("max_window_layers", int)
+        return _windows_by_layer(config, config.count("sliding_window"), [layer >= first for layer in range(layers)])
+    return ()
+
+
+def _windows_by_layer(config: Fields, window: Tokens, pattern: list[bool]) -> tuple[Tokens | None, ...]:
+    """``layer_types`` says which layers have the window; older files leave it to a pattern."""
+    kinds = config.raw("layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != len(pattern) or not set(kinds) <= {_WINDOWED, _FULL}:
+            raise CheckpointError(
+                config.path, f"{config.label('layer_types')} must say {_WINDOWED!r} or {_FULL!r} for each layer"
+            )
+        pattern = [kind == _WINDOWED for kind in kinds]
+    return tuple(window if windowed else None for windowed in pattern)
+
+
+def _rope_fields(config: Fields, layer_type: str) -> Fields:
+    """What the configuration says about the rotation of one type of layers.
+
+    transformers 5 writes ``rope_parameters``, by layer type where these differ; before, ``rope_scaling`` stood beside
+    ``rope_theta``, and layers with a window had ``rope_local_base_freq`` and no scaling.
+    """
+    parameters = config.group("rope_parameters")
+    if parameters.values:
+        return parameters.group(layer_type) if layer_type in parameters.values else parameters
+    if layer_type == _WINDOWED:
+        return Fields(config.path, {"rope_theta": config.raw("rope_local_base_freq")})
+    scaling = config.group("rope_scaling")
+    return Fields(config.path, {"rope_theta": config.raw("rope_theta"), **scaling.values}, scaling.prefix)
+
+
+def _rope(config: Fields, layer_type: str, head_dim: int, default_theta: float) -> Rope:
+    fields = _rope_fields(config, layer_type)
+    part = config.positive("partial_rotary_factor", fields.positive("partial_rotary_factor", 1.0))
+    dims = int(head_dim * part)
+    if dims % 2 or not 0 < dims <= head_dim:
+        raise CheckpointError(config.path, f"rotates {dims} of {head_dim} dimensions: an even number is needed")
+    theta = fields.positive("rope_theta", default_theta)
+    return Rope(theta, dims, interleaved=False, scaling=_scaling(fields, config.count("max_position_embeddings")))
+
+
+def _scaling(fields: Fields, context: Tokens) -> RopeScaling | None:
+    kind = fields.get("rope_type", str, fields.get("type", str, "default"))
+    match kind:
+        case "default":
+            return None
+        case "linear":
+            return RopeScaling("linear", fields.positive("factor"))
+        case "llama3":
+            return RopeScaling(
+                "llama3",
+                fields.positive("factor"),
+                low_freq_factor=fields.positive("low_freq_factor"),
+                high_freq_factor=fields.positive("high_freq_factor"),
+                original_context=fields.count("original_max_position_embeddings"),
+            )
+        case "yarn":
+            return _yarn(fields, context)
+    raise CheckpointError(
+        fields.path, f"rope scaling {kind!r} is not supported: supported are default, linear, llama3 and yarn"
+    )
+
+
+def _yarn(fields: Fields, context: Tokens) -> RopeScaling:
+    for name, harmless in (("mscale", None), ("mscale_all_dim", None), ("truncate", True)):
+        if fields.raw(name) not in (None, harmless):
+            raise CheckpointError(fields.path, f"{fields.label(name)} is set, which is not supported")
+    factor = fields.positive("factor")
+    return RopeScaling(
+        "yarn",
+        factor,
+        original_context=fields.count("original_max_position_embeddings", context),
+        beta_fast=fields.positive("beta_fast", 32.0),
+        beta_slow=fields.positive("beta_slow", 1.0),
+        attention_factor=fields.positive("attention_factor", yarn_attention_factor(factor)),
+    )

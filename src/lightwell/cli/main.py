@@ -1,0 +1,166 @@
+"""The command line. Each command is a file of its own, imported when it is called, so that --help answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import lightwell
+from lightwell.errors import LightwellError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+bench = typer.Typer(no_args_is_help=True, help="Measure this machine: decode, prefill, or a whole server under load.")
+app.add_typer(bench, name="bench")
+
+Model = Annotated[str, typer.Argument(help="A name from `lightwell models`, a path, or hf:org/repo/file.gguf.")]
+Threads = Annotated[int | None, typer.Option(help="Compute threads; by default the physical cores it may use.")]
+Temperature = Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer; drawn if not given.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Longest answer; by default the room left.")]
+TemplateFile = Annotated[Path | None, typer.Option("--chat-template", help="A jinja file to use for chats.")]
+MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Context window in tokens; by default the model's.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Lightwell: an LLM inference server that you can see into."""
+    if version:
+        print(lightwell.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    model: Annotated[str | None, typer.Argument(help="What to serve; by default smollm2.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="By default 8000; 0 takes any free one.")] = None,
+    served_model_name: Annotated[list[str] | None, typer.Option(help="What clients call the model.")] = None,
+    chat_template: TemplateFile = None,
+    max_model_len: MaxModelLen = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Most sequences in a step; by default 64.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Most tokens in a step; by default 512.")] = None,
+    kv_cache_memory: Annotated[
+        str | None, typer.Option(help="Such as 2GiB; by default two full conversations.")
+    ] = None,
+    threads: Threads = None,
+    enable_prefix_caching: Annotated[bool | None, typer.Option(help="Reuse computed prefixes; on by default.")] = None,
+    watermark: Annotated[float | None, typer.Option(help="Share of blocks kept free at admission.")] = None,
+    shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Serve a model behind the OpenAI API. Each option is also a variable LIGHTWELL_..., or a line of lightwell.toml."""
+    from lightwell.cli.serve import serve as command
+
+    flags = dict(locals())
+    del flags["command"]
+    command(**flags)
+
+
+@app.command()
+def run(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="What to ask; '-' reads it from standard input.")],
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.0,
+    seed: Seed = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
+    chat_template: TemplateFile = None,
+    threads: Threads = None,
+) -> None:
+    """Answer one prompt and exit."""
+    from lightwell.cli.run import run as command
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    command(model, text, max_tokens, temperature, seed, raw, chat_template, threads)
+
+
+@app.command()
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option(help="Instructions that stand before the conversation.")] = None,
+    temperature: Temperature = 0.7,
+    seed: Seed = None,
+    chat_template: TemplateFile = None,
+    threads: Threads = None,
+) -> None:
+    """Talk to a model in the terminal."""
+    from lightwell.cli.chat import chat as command
+
+    command(model, system, temperature, seed, chat_template, threads)
+
+
+@app.command()
+def pull(model: Model) -> None:
+    """Fetch a model's file into the cache, verified."""
+    from lightwell.cli.models import pull as command
+
+    command(model)
+
+
+@app.command()
+def models() -> None:
+    """List the models that can be named, and which are here already."""
+    from lightwell.cli.models import models as command
+
+    command()
+
+
+Repeat = Annotated[int, typer.Option(min=1, help="Runs; the median is what counts.")]
+
+
+@bench.command("decode")
+def bench_decode(
+    model: Model,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens for each sequence.")] = 256,
+    repeat: Repeat = 5,
+    threads: Threads = None,
+) -> None:
+    """Tokens per second of decoding, without server or scheduler."""
+    from lightwell.cli.bench import decode as command
+
+    command(model, batch, tokens, repeat, threads)
+
+
+@bench.command("prefill")
+def bench_prefill(
+    model: Model,
+    tokens: Annotated[int, typer.Option(min=1, help="Length of the prompt.")] = 512,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens in one step.")] = 512,
+    repeat: Repeat = 5,
+    threads: Threads = None,
+) -> None:
+    """Tokens per second of reading a prompt, without server or scheduler."""
+    from lightwell.cli.bench import prefill as command
+
+    command(model, tokens, chunk, repeat, threads)
+
+
+@bench.command("serve")
+def bench_serve(
+    model: Model,
+    url: Annotated[str | None, typer.Option(help="A running server; by default one is started for the run.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Streams open at once.")] = 16,
+    requests: Annotated[int, typer.Option(min=1, help="Requests in all.")] = 64,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="About this many tokens in each prompt.")] = 200,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 128,
+    threads: Threads = None,
+) -> None:
+    """Output tokens per second, TTFT and ITL of a server under load, over HTTP."""
+    from lightwell.cli.bench_serve import bench_serve as command
+
+    command(model, url, concurrency, requests, prompt_tokens, output_tokens, threads)
+
+
+def main() -> None:
+    """Run the command line; an error that we know is one line on standard error, and exit code 1."""
+    try:
+        app()
+    except LightwellError as error:
+        print(f"lightwell: {error.message}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

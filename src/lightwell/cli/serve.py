@@ -1,0 +1,95 @@
+"""``lightwell serve``: take the port, plan the memory, start the engine, print the plan, serve until told to stop."""
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+from lightwell.checkpoints import open_checkpoint
+from lightwell.checkpoints.catalog import pull
+from lightwell.config import ServeConfig
+from lightwell.errors import EngineDied
+from lightwell.gateway.serve import listen
+from lightwell.host.build import EngineConfig
+from lightwell.host.memory import KVPlan, plan_kv
+from lightwell.host.messages import Hello
+from lightwell.host.supervisor import Supervisor
+from lightwell.units import format_bytes
+
+
+def serve(**flags: Any) -> None:
+    """Whatever cannot work is one StartupError before anything heavy starts."""
+    config = ServeConfig.load(**flags)
+    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    listener = listen(config.host, config.port)
+    path = pull(config.model)
+    checkpoint = open_checkpoint(path)
+    context = min(config.max_model_len or checkpoint.spec.context_tokens, checkpoint.spec.context_tokens)
+    plan = plan_kv(checkpoint, context, config.kv_cache_memory)
+    supervisor = Supervisor(
+        EngineConfig(
+            model=str(path),
+            name=config.model,
+            kv_blocks=plan.blocks,
+            context_tokens=context,
+            threads=config.threads,
+            max_sequences=config.max_num_seqs,
+            max_step_tokens=config.max_num_batched_tokens,
+            watermark=config.watermark,
+            prefix_cache=config.enable_prefix_caching,
+        )
+    )
+    # What follows takes a while to import and to build; the engine loads in its own process meanwhile.
+    import uvloop
+
+    from lightwell.gateway.gateway import Gateway
+    from lightwell.text import load_template, load_tokenizer
+
+    gateway = Gateway(
+        engine=supervisor,
+        tokenizer=load_tokenizer(checkpoint),
+        template=load_template(checkpoint, config.chat_template),
+        model_names=config.served_model_name or [config.model],
+    )
+    uvloop.run(_serve(config, plan, listener, supervisor, gateway))
+
+
+async def _serve(
+    config: ServeConfig, plan: KVPlan, listener: socket.socket, supervisor: Supervisor, gateway: Any
+) -> None:
+    from lightwell.gateway.app import create_app
+    from lightwell.gateway.serve import serve as serve_http
+
+    # Serving begins at once: while the model loads, /health says so and requests get a 503.
+    serving = asyncio.create_task(
+        serve_http(create_app(gateway), listener, gateway.drain, config.shutdown_timeout_seconds)
+    )
+    try:
+        starting = asyncio.create_task(supervisor.start())
+        await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            print(startup_report(config, plan, starting.result(), listener), flush=True)
+            living = asyncio.create_task(supervisor.given_up())
+            await asyncio.wait({serving, living}, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                raise EngineDied("The engine's process died too often; giving up. Its last words are above.")
+    finally:
+        serving.cancel()
+        await supervisor.stop()
+
+
+def startup_report(config: ServeConfig, plan: KVPlan, hello: Hello, listener: socket.socket) -> str:
+    """What the server took from the machine, and where it listens."""
+    host, port = listener.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    rows = {
+        "model": hello.model,
+        "weights": format_bytes(hello.weight_bytes),
+        "KV cache": f"{format_bytes(plan.bytes)}: {plan.blocks} blocks of {hello.block_tokens} tokens, "
+        f"{plan.full_conversations:.1f} conversations of {hello.context_tokens} tokens",
+        "workspace": format_bytes(hello.workspace_bytes),
+        **hello.details,
+        "address": f"{address} (OpenAI API at {address}/v1)",
+    }
+    width = max(map(len, rows))
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())

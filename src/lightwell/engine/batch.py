@@ -1,0 +1,101 @@
+"""BatchBuilder: turns a step's plan into the runtime's flat arrays.
+
+What stays the same from step to step (block tables, sampling parameters) lies in one row for each running sequence,
+written when it changes; a step only gathers the rows of its chunks.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from lightwell.engine.scheduler import Chunk, SchedulerLimits
+from lightwell.engine.sequence import Sequence
+from lightwell.events import TokenLogprobs
+from lightwell.kv.block_pool import BlockTable
+from lightwell.runtimes.base import SamplingRows, StepInput, StepOutput
+
+
+class BatchBuilder:
+    def __init__(self, limits: SchedulerLimits) -> None:
+        rows = limits.max_sequences
+        width = min(-(-limits.context_tokens // limits.block_tokens), limits.blocks)
+        self._owners: list[BlockTable | None] = [None] * rows  # whose blocks the row shows; one table is one stay
+        self._filled = [0] * rows
+        self._tables = np.full((rows, width), -1, np.int32)
+        self._temperature = np.zeros(rows, np.float32)
+        self._top_k = np.zeros(rows, np.int32)
+        self._top_p = np.zeros(rows, np.float32)
+        self._min_p = np.zeros(rows, np.float32)
+        self._seeds = np.zeros(rows, np.uint64)
+        self._logprobs = np.zeros(rows, np.int32)
+
+    def build(self, chunks: list[Chunk]) -> StepInput:
+        tokens: list[int] = []
+        positions: list[int] = []
+        rows: list[int] = []
+        starts, logit_rows, logit_owners, drawn_positions = [0], [], [], []
+        width = 0
+        for sequence, start, count, samples in chunks:
+            row, end = sequence.row, start + count
+            width = max(width, self._refresh(sequence))
+            tokens += sequence.known[start:end]
+            positions += range(start, end)
+            rows.append(row)
+            starts.append(len(tokens))
+            if samples:
+                logit_rows.append(len(tokens) - 1)
+                logit_owners.append(row)
+                drawn_positions.append(end)
+        return StepInput(
+            tokens=np.array(tokens, np.int32),
+            positions=np.array(positions, np.int32),
+            starts=np.array(starts, np.int32),
+            block_tables=self._tables[:, :width].take(rows, axis=0),
+            logit_rows=np.array(logit_rows, np.int32),
+            sampling=self._sampling(np.array(logit_owners, np.intp), np.array(drawn_positions, np.int32)),
+        )
+
+    def _refresh(self, sequence: Sequence) -> int:
+        """Bring the sequence's row up to date; returns the number of its blocks."""
+        row, table = sequence.row, sequence.table
+        if self._owners[row] is not table:
+            self._adopt(sequence)
+        blocks, filled = len(table.blocks), self._filled[row]
+        if filled < blocks:
+            self._tables[row, filled:blocks] = table.blocks[filled:]
+            self._filled[row] = blocks
+        return blocks
+
+    def _adopt(self, sequence: Sequence) -> None:
+        row, params = sequence.row, sequence.request.sampling
+        self._owners[row] = sequence.table
+        self._filled[row] = 0
+        self._tables[row] = -1
+        self._temperature[row] = params.temperature
+        self._top_k[row] = params.top_k
+        self._top_p[row] = params.top_p
+        self._min_p[row] = params.min_p
+        self._seeds[row] = params.seed
+        self._logprobs[row] = -1 if params.logprobs is None else params.logprobs
+
+    def _sampling(self, rows: npt.NDArray[np.intp], positions: npt.NDArray[np.int32]) -> SamplingRows:
+        return SamplingRows(
+            temperature=self._temperature[rows],
+            top_k=self._top_k[rows],
+            top_p=self._top_p[rows],
+            min_p=self._min_p[rows],
+            seeds=self._seeds[rows],
+            positions=positions,
+            logprobs=self._logprobs[rows],
+        )
+
+
+def read_logprobs(chunks: list[Chunk], output: StepOutput) -> list[TokenLogprobs | None] | None:
+    """What each sampling chunk asked for, or None where the step reports nothing."""
+    if output.chosen is None or output.top_ids is None or output.top is None:
+        return None
+    chosen, top_ids, top = output.chosen.tolist(), output.top_ids.tolist(), output.top.tolist()
+    asked = [chunk.sequence.request.sampling.logprobs for chunk in chunks if chunk.samples]
+    return [
+        None if count is None else TokenLogprobs(chosen[i], top_ids[i][:count], top[i][:count])
+        for i, count in enumerate(asked)
+    ]

@@ -1,0 +1,71 @@
+"""Engine: the batch loop. Asks the scheduler for a plan, lets the runtime compute it, and logs what came of it."""
+
+from lightwell.engine.batch import BatchBuilder, read_logprobs
+from lightwell.engine.clocks import Clock
+from lightwell.engine.request import Request
+from lightwell.engine.scheduler import Scheduler, StepPlan
+from lightwell.events import EventLog, Stepped
+from lightwell.runtimes.base import Runtime
+
+
+class Engine:
+    """Drives one runtime, whose KV blocks are allocated already. For one thread; every result is in the log."""
+
+    def __init__(self, runtime: Runtime, scheduler: Scheduler, log: EventLog, clock: Clock) -> None:
+        self.log = log
+        self.scheduler = scheduler
+        self._runtime = runtime
+        self._clock = clock
+        self._batch = BatchBuilder(scheduler.limits)
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def submit(self, request: Request) -> None:
+        """Queue a request (Queued) or refuse it (Rejected). Raises InvalidRequest for a malformed one."""
+        self.log.extend(self.scheduler.submit(request, self._clock()))
+
+    def abort(self, request_id: str) -> None:
+        """End a request if it is open: at once, or with the step that is executing. Its blocks are free then."""
+        self.log.extend(self.scheduler.abort(request_id, self._clock()))
+        self._check_if_idle()
+
+    def step(self) -> bool:
+        """Run one pass for all sequences; returns whether there is more to do.
+
+        What the runtime raises comes through, and leaves the engine in the middle of a step: start a new one then.
+        Raises InvariantError where the books do not balance once the engine is idle.
+        """
+        if not self.has_work:
+            return False
+        plan = self.scheduler.schedule(self._clock())
+        self.log.extend(plan.events)
+        if plan.chunks:
+            self._execute(plan)
+        self._check_if_idle()
+        return self.has_work
+
+    def _execute(self, plan: StepPlan) -> None:
+        step = self._batch.build(plan.chunks)
+        output = self._runtime.execute(step)
+        now, scheduler = self._clock(), self.scheduler
+        logprobs = read_logprobs(plan.chunks, output)
+        self.log.extend(scheduler.update(plan, output.tokens.tolist(), now, logprobs))
+        pool = scheduler.pool
+        self.log.append(
+            Stepped(
+                at=now,
+                duration=output.duration,
+                sequences=len(plan.chunks),
+                tokens=len(step.tokens),
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting),
+                used_blocks=pool.blocks - pool.free_blocks,
+                total_blocks=pool.blocks,
+            )
+        )
+
+    def _check_if_idle(self) -> None:
+        if not self.has_work:
+            self.scheduler.check()

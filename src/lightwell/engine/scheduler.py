@@ -1,0 +1,349 @@
+"""Scheduler: decides what each step computes, which sequence gets which blocks, who waits, who is preempted or refused.
+
+Plain Python: it never touches a tensor, never blocks, never reads a clock (it is told ``now``) and has no randomness,
+so the same calls give the same plans, in the server, in a test and under a virtual clock.
+
+The one rule. A sequence has ``known`` tokens and ``computed`` ones, and a step computes some of the known that are not
+computed yet. Prefill, a chunk of it, decoding (one token is missing) and the return after a preemption are all that.
+Whenever the last known token is computed, one new token is drawn and becomes known.
+
+``schedule(now)`` goes through these in this order; each depends on what the ones before it leave behind:
+
+1. Reuse. Prefilling sequences take over blocks that others have computed since; this only ever lowers the need.
+2. Make room. Blocks for ALL known tokens of every running sequence are promised to it, though they are taken from the
+   pool chunk by chunk. While the promises exceed the free blocks, the least urgent sequence (highest priority number,
+   then newest) is preempted: its blocks are released and it is computed again later. After this, no chunk of the step
+   can fail for lack of a block.
+3. Make way. Where the head of the queue is strictly more urgent than running ones and cannot start beside them, the
+   least urgent are preempted, but only if that is enough to let it start.
+4. Admit, unless 2 or 3 preempted: blocks that were just taken away are not handed out again in the same step. Admission
+   needs room for all known tokens and the watermark. The queue's order is priority, then preempted before fresh, then
+   arrival. One that waits for blocks may be passed by later ones of its priority that fit, ``max_bypasses`` times at
+   most and never after a preemption; then nothing starts before it.
+5. Compute. Every decoding sequence gets its token; what they leave of the step's budget is split among the prefilling.
+
+What always holds between calls (``check`` verifies the books; the tests call it after every step):
+
+- A waiting sequence holds no block. A running one holds blocks for its computed tokens; its promise covers the rest.
+- Only ``update`` advances ``computed``, and only then are full blocks made findable: nobody reads a block that has not
+  been written. A sequence of the executing step keeps its blocks until ``update``, even where it is aborted meanwhile.
+- The most urgent running sequence is never preempted while another one runs, and alone it fits (``submit`` refuses what
+  never could), so some sequence always progresses and every request ends.
+"""
+
+from bisect import insort
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lightwell.engine.policies import Policies, Room, SchedulerLimits
+from lightwell.engine.request import Request
+from lightwell.engine.sequence import Sequence, Status
+from lightwell.errors import InvalidRequest, InvariantError
+from lightwell.events import (
+    Admitted,
+    Blocked,
+    Event,
+    Finished,
+    Preempted,
+    Prefilled,
+    Queued,
+    Rejected,
+    Reused,
+    Sampled,
+    TokenLogprobs,
+)
+from lightwell.kv.block_pool import BlockPool
+from lightwell.units import Seconds, Tokens
+
+__all__ = ["Chunk", "Policies", "Scheduler", "SchedulerLimits", "StepPlan"]
+
+
+class Chunk(NamedTuple):
+    """Compute ``tokens`` known tokens of the sequence from ``start`` on; ``samples``: and draw the one after them."""
+
+    sequence: Sequence
+    start: Tokens
+    tokens: Tokens
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step, decoding sequences first. ``events`` say what was decided on the way. Without chunks there is nothing
+    to execute, and no update."""
+
+    chunks: list[Chunk]
+    events: list[Event]
+
+
+class Scheduler:
+    def __init__(self, limits: SchedulerLimits, policies: Policies | None = None) -> None:
+        self.limits = limits
+        self.pool = BlockPool(limits.blocks, limits.block_tokens, prefix_cache=limits.prefix_cache)
+        self.waiting: list[Sequence] = []  # in the queue's order
+        self.running: list[Sequence] = []  # in the order of their admission
+        self._policies = policies or Policies()
+        self._open: dict[str, Sequence] = {}
+        self._rows = list(range(limits.max_sequences - 1, -1, -1))
+        self._executing = False
+        self._arrivals = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._open)
+
+    def submit(self, request: Request, now: Seconds) -> list[Event]:
+        """Queue a request, or refuse it where it could never run here.
+
+        Raises InvalidRequest for a request without tokens, without an answer to write, or with the id of an open one.
+        """
+        if not request.tokens or request.max_tokens < 1:
+            raise InvalidRequest(f"request {request.id!r} needs at least one prompt token and max_tokens >= 1")
+        if request.id in self._open:
+            raise InvalidRequest(f"request {request.id!r} is already open: every request needs its own id")
+        refusal = self._refusal(request, now)
+        if refusal is not None:
+            return [refusal]
+        sequence = Sequence(request, self._arrivals, now, self.pool.new_table(request.salt))
+        self._arrivals += 1
+        self._open[request.id] = sequence
+        insort(self.waiting, sequence, key=self._policies.order)
+        return [Queued(now, request.id, len(request.tokens), request.max_tokens, request.priority)]
+
+    def abort(self, request_id: str, now: Seconds) -> list[Event]:
+        """End a request at any moment. Does nothing for one that is not open: it may just have finished."""
+        sequence = self._open.get(request_id)
+        if sequence is None:
+            return []
+        waiting = sequence.status is Status.WAITING
+        if self._executing and not waiting:
+            sequence.status = Status.ABORTING
+            return []
+        (self.waiting if waiting else self.running).remove(sequence)
+        return [self._finish(sequence, "abort", now)]
+
+    def schedule(self, now: Seconds) -> StepPlan:
+        """Plan the next step. A plan with chunks must be executed and given to ``update`` before the next one."""
+        events: list[Event] = []
+        self._reuse(now, events)
+        victims = self._to_make_room(now, events) or self._to_make_way(now, events)
+        if not victims:
+            self._admit(now, events)
+        chunks = self._chunks()
+        for chunk in chunks:
+            self.pool.extend(chunk.sequence.table, chunk.start + chunk.tokens)
+        self._executing = bool(chunks)
+        return StepPlan(chunks, events)
+
+    def update(
+        self, plan: StepPlan, tokens: Items[int], now: Seconds, logprobs: Items[TokenLogprobs | None] | None = None
+    ) -> list[Event]:
+        """Take in an executed step: ``tokens`` (and ``logprobs``), one for each chunk that samples, in their order."""
+        if len(tokens) != sum(chunk.samples for chunk in plan.chunks):
+            raise InvariantError(
+                f"{len(tokens)} tokens came back from a step of {len(plan.chunks)} chunks: not one each"
+            )
+        self._executing = False
+        events: list[Event] = []
+        drawn = iter(zip(tokens, logprobs or [None] * len(tokens), strict=True))
+        for chunk in plan.chunks:
+            result = next(drawn) if chunk.samples else None
+            if chunk.sequence.status is Status.RUNNING:
+                self._advance(chunk, result, now, events)
+        events += [self._finish(s, "abort", now) for s in self.running if s.status is Status.ABORTING]
+        self.running = [s for s in self.running if s.status is Status.RUNNING]
+        return events
+
+    def _advance(
+        self, chunk: Chunk, drawn: tuple[int, TokenLogprobs | None] | None, now: Seconds, events: list[Event]
+    ) -> None:
+        sequence = chunk.sequence
+        if chunk.tokens > 1 or not sequence.output_tokens:
+            events.append(Prefilled(now, sequence.request.id, chunk.start, chunk.tokens))
+        sequence.computed += chunk.tokens
+        self.pool.seal(sequence.table, sequence.known, sequence.computed)
+        if drawn is None:
+            return
+        token, logprobs = drawn
+        sequence.known.append(token)
+        events.append(Sampled(now, sequence.request.id, token, logprobs))
+        reason = _reason_to_stop(sequence)
+        if reason is not None:
+            events.append(self._finish(sequence, reason, now))
+
+    def check(self) -> None:
+        """Raises InvariantError where blocks, rows or states contradict each other."""
+        self.pool.check(s.table for s in self._open.values())
+        rows = sorted([s.row for s in self.running] + self._rows)
+        if rows != list(range(self.limits.max_sequences)):
+            raise InvariantError(f"rows are lost or held twice: {rows}")
+        queued = len(self.waiting) + len(self.running)
+        if queued != len(self._open) or any(s.table.blocks for s in self.waiting):
+            raise InvariantError(
+                f"{len(self._open)} open requests, {queued} waiting or running, or a waiting one with blocks"
+            )
+        for sequence in self.running:
+            if sequence.table.sealed * self.limits.block_tokens > sequence.computed:
+                raise InvariantError(
+                    f"{sequence.request.id}: {sequence.table.sealed} blocks are findable, but only "
+                    f"{sequence.computed} tokens are computed"
+                )
+
+    def _refusal(self, request: Request, now: Seconds) -> Rejected | None:
+        needed = len(request.tokens) + request.max_tokens
+        cache_tokens = self.limits.blocks * self.limits.block_tokens
+        if needed > self.limits.context_tokens:
+            return Rejected(now, request.id, needed, self.limits.context_tokens, "context window")
+        if needed > cache_tokens:
+            return Rejected(now, request.id, needed, cache_tokens, "KV cache")
+        return None
+
+    def _reuse(self, now: Seconds, events: list[Event]) -> None:
+        for sequence in self.running:
+            if sequence.remaining > 1:
+                tokens = self._take_cached(sequence)
+                if tokens:
+                    events.append(Reused(now, sequence.request.id, sequence.computed - tokens, tokens))
+
+    def _take_cached(self, sequence: Sequence) -> Tokens:
+        """Append the cached blocks that continue a sequence to its table; returns the tokens in them."""
+        found = self.pool.find(sequence.table, sequence.known)
+        self.pool.take(sequence.table, found)
+        tokens = len(found) * self.limits.block_tokens
+        sequence.computed += tokens
+        if not sequence.preemptions:
+            sequence.cached_tokens += tokens
+        return tokens
+
+    def _available(self) -> int:
+        """Free blocks that are not promised to a running sequence; negative where too much is promised."""
+        return self.pool.free_blocks - sum([self._promised(sequence) for sequence in self.running])
+
+    def _promised(self, sequence: Sequence) -> int:
+        """Blocks that a running sequence still needs for its known tokens."""
+        return -(-len(sequence.known) // self.limits.block_tokens) - len(sequence.table.blocks)
+
+    def _to_make_room(self, now: Seconds, events: list[Event]) -> bool:
+        preempted = False
+        while self._available() < 0:
+            self._preempt(max(self.running, key=_urgency), now, events)
+            preempted = True
+        return preempted
+
+    def _to_make_way(self, now: Seconds, events: list[Event]) -> bool:
+        """Preempt for a strictly more urgent head of the queue (vllm#40004), if that lets it start."""
+        head = self.waiting[0] if self.waiting else None
+        lesser = [s for s in self.running if head and s.request.priority > head.request.priority]
+        if head is None or not lesser:
+            return False
+        lesser.sort(key=_urgency)
+        room, victims = self._room(head, self._available()), []
+        while room.running == self.limits.max_sequences or not self._policies.admit(room, self.limits):
+            if not lesser:
+                return False
+            victims.append(lesser.pop())
+            gained = self._promised(victims[-1]) + self.pool.held_alone(victims[-1].table)
+            room = room._replace(available=room.available + gained, running=room.running - 1)
+        for victim in victims:
+            self._preempt(victim, now, events)
+        return bool(victims)
+
+    def _preempt(self, sequence: Sequence, now: Seconds, events: list[Event]) -> None:
+        """Take all blocks away and queue the sequence again with all its known tokens."""
+        computed, sequence.computed = sequence.computed, 0
+        freed = self._leave(sequence)
+        sequence.table = self.pool.new_table(sequence.request.salt)
+        sequence.status, sequence.queued_at = Status.WAITING, now
+        sequence.preemptions += 1
+        self.running.remove(sequence)
+        insort(self.waiting, sequence, key=self._policies.order)
+        events.append(Preempted(now, sequence.request.id, freed, computed))
+
+    def _admit(self, now: Seconds, events: list[Event]) -> None:
+        passed: list[Sequence] = []
+        available = self._available()
+        for sequence in list(self.waiting):
+            if not self._may_pass(sequence, passed):
+                break
+            full = len(self.running) == self.limits.max_sequences
+            room = self._room(sequence, available)
+            if not full and self._policies.admit(room, self.limits):
+                for other in passed:
+                    other.bypassed += 1
+                self._start(sequence, now, events)
+                available = self._available()
+                continue
+            if not passed:
+                self._report_blocked(sequence, "sequences" if full else "blocks", room, now, events)
+            if full:
+                break
+            passed.append(sequence)
+
+    def _may_pass(self, sequence: Sequence, blocked: list[Sequence]) -> bool:
+        """Whether it may start before these, which wait for blocks. The less urgent never pass the more urgent."""
+        most, priority = self.limits.max_bypasses, sequence.request.priority
+        return len(blocked) <= most and all(
+            other.bypassed < most and not other.preemptions and other.request.priority == priority for other in blocked
+        )
+
+    def _room(self, sequence: Sequence, available: int) -> Room:
+        found = self.pool.find(sequence.table, sequence.known)
+        shared = len(found) - self.pool.free_among(found)
+        return Room(self.pool.blocks_for(len(sequence.known)) - shared, available, len(self.running))
+
+    def _report_blocked(self, head: Sequence, reason: str, room: Room, now: Seconds, events: list[Event]) -> None:
+        if head.blocked != reason:
+            head.blocked = reason
+            events.append(Blocked(now, head.request.id, reason, room.needed, max(0, room.available)))
+
+    def _start(self, sequence: Sequence, now: Seconds, events: list[Event]) -> None:
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        cached = self._take_cached(sequence)
+        sequence.status, sequence.row = Status.RUNNING, self._rows.pop()
+        sequence.bypassed, sequence.blocked = 0, None
+        waited = now - sequence.queued_at
+        events.append(Admitted(now, sequence.request.id, cached, waited, sequence.preemptions > 0))
+
+    def _chunks(self) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        prefilling: list[Sequence] = []
+        for sequence in self.running:
+            start = sequence.computed
+            if len(sequence.known) - start == 1:
+                chunks.append(Chunk(sequence, start, 1, True))
+            else:
+                prefilling.append(sequence)
+        budget = self._policies.budget(len(chunks), self.limits)
+        for sequence, tokens in self._policies.split(budget, prefilling, self.limits):
+            chunks.append(Chunk(sequence, sequence.computed, tokens, tokens == sequence.remaining))
+        return chunks
+
+    def _finish(self, sequence: Sequence, reason: str, now: Seconds) -> Finished:
+        """Give everything back. The caller takes the sequence out of the queue or the batch."""
+        if sequence.status is not Status.WAITING:
+            self._leave(sequence)
+        sequence.status = Status.FINISHED
+        request = sequence.request
+        del self._open[request.id]
+        return Finished(now, request.id, reason, len(request.tokens), sequence.cached_tokens, sequence.output_tokens)
+
+    def _leave(self, sequence: Sequence) -> int:
+        """Give back the blocks and the row of a running sequence; returns how many blocks became free."""
+        self._rows.append(sequence.row)
+        sequence.row = -1
+        return self.pool.release(sequence.table)
+
+
+def _urgency(sequence: Sequence) -> tuple[int, int]:
+    return sequence.urgency
+
+
+def _reason_to_stop(sequence: Sequence) -> str | None:
+    """Why the sequence ends with its last token, if it does. The context window needs no look: ``submit`` has seen to
+    it that ``max_tokens`` ends the answer within it."""
+    request = sequence.request
+    if sequence.known[-1] in request.stop_tokens:
+        return "stop"
+    return "length" if sequence.output_tokens == request.max_tokens else None

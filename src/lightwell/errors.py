@@ -1,0 +1,101 @@
+"""Everything that can go wrong, as typed exceptions.
+
+Each carries what an API answers with: an HTTP status and OpenAI's ``type``, ``code`` and ``param``.
+The gateway turns them into the error object in one place; the command line prints ``message``.
+"""
+
+from pathlib import Path
+
+
+class LightwellError(Exception):
+    """Base of every error that Lightwell raises on purpose; the message says what to do about it."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidRequest(LightwellError):
+    """The request is malformed, or a value is out of range."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A parameter that is known in this API but not served here; it is never ignored quietly."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and answer together do not fit the context window, or the whole KV cache."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, prompt_tokens: int, max_tokens: int, limit_tokens: int, what: str = "context window") -> None:
+        super().__init__(
+            f"This request needs {prompt_tokens + max_tokens} tokens ({prompt_tokens} in the prompt and "
+            f"{max_tokens} for the answer), but the {what} holds {limit_tokens}. "
+            "Shorten the prompt or lower max_tokens.",
+            param="messages",
+        )
+        self.prompt_tokens, self.max_tokens, self.limit_tokens = prompt_tokens, max_tokens, limit_tokens
+
+
+class NotFound(LightwellError):
+    """No such route or object."""
+
+    status = 404
+    type = "not_found_error"
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """A model name that this server does not serve, or that the catalog does not know."""
+
+    code = "model_not_found"
+
+
+class Overloaded(LightwellError):
+    """The server cannot take the request now: draining, loading, or too full."""
+
+    status = 503
+    type = "unavailable_error"
+    code = "overloaded"
+
+
+class EngineDied(LightwellError):
+    """The engine process ended while the request was open."""
+
+    status = 503
+    type = "server_error"
+    code = "engine_died"
+
+
+class CheckpointError(LightwellError):
+    """A model file that is damaged, truncated or not supported: names the file and what is wrong in it."""
+
+    code = "bad_checkpoint"
+
+    def __init__(self, path: Path | str, what: str) -> None:
+        super().__init__(f"{path}: {what}")
+        self.path = Path(path)
+
+
+class StartupError(LightwellError):
+    """The server cannot start as asked: port taken, model missing, too little memory."""
+
+    code = "startup"
+
+
+class InvariantError(LightwellError):
+    """The engine's own books contradict each other: a bug here, never the client's fault."""
+
+    code = "invariant_broken"

@@ -1,0 +1,79 @@
+"""Bodies of requests: their fields, types and ranges, as msgspec structs. ``null`` means the default everywhere.
+
+Which other fields exist, and what becomes of them, is in parameters.py.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+_WIRE_INTEGER = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Candidates = Annotated[int, msgspec.Meta(ge=0, le=20)]
+TokenPrompt: TypeAlias = list[int]
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class GenerationBody(msgspec.Struct, kw_only=True):
+    """What chat and completions have in common."""
+
+    model: str | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Share | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63))] | None = None
+    stop: str | list[str] | None = None
+    max_tokens: Count | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: Annotated[int, _WIRE_INTEGER] | None = None
+    cache_salt: str | None = None
+
+
+class Message(msgspec.Struct):
+    """Content in parts is checked where it is made into one text (text/chat.py)."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[dict[str, Any]]
+    name: str | None = None
+
+
+class ChatBody(GenerationBody, kw_only=True):
+    messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Candidates | None = None
+
+
+class CompletionBody(GenerationBody, kw_only=True):
+    prompt: str | list[str | int | TokenPrompt]
+    logprobs: Candidates | None = None
+    add_special_tokens: bool | None = None
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """``prompt``, where ``add_special_tokens`` defaults to true, or ``messages`` with the two fields of templates."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], msgspec.Meta(min_length=1)] | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    tokens: list[int]

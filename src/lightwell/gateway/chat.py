@@ -1,0 +1,52 @@
+"""POST /v1/chat/completions."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lightwell.errors import InvalidRequest
+from lightwell.gateway.bodies import ChatBody
+from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.generate import Generation
+from lightwell.gateway.parameters import read_body
+from lightwell.gateway.plan import answer_length, plan
+from lightwell.gateway.prompts import encode_messages
+from lightwell.gateway.reply import reply
+from lightwell.gateway.shapes import ChatShape
+from lightwell.units import Tokens
+
+
+def chat_routes(gateway: Gateway) -> list[Route]:
+    async def chat_completions(request: Request) -> Response:
+        body, warning = read_body(await request.body(), ChatBody)
+        generation = await _plan(gateway, body)
+        shape = ChatShape(logprobs=bool(body.logprobs))
+        return await reply(gateway, request, generation, shape, warning, stream=bool(body.stream))
+
+    return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]
+
+
+async def _plan(gateway: Gateway, body: ChatBody) -> Generation:
+    gateway.known_model(body.model)
+    gateway.admit()
+    asked, logprobs = _asked_length(body), _logprobs(body)
+    prompt = await encode_messages(gateway, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    length = answer_length(gateway, prompt, asked, None, "messages")
+    return plan(gateway, body, "chatcmpl", [prompt], [length], logprobs)
+
+
+def _asked_length(body: ChatBody) -> Tokens | None:
+    if body.max_tokens is None or body.max_completion_tokens in (None, body.max_tokens):
+        return body.max_completion_tokens or body.max_tokens
+    raise InvalidRequest(
+        f"'max_tokens' is {body.max_tokens} and 'max_completion_tokens' is {body.max_completion_tokens}: give one.",
+        param="max_tokens",
+    )
+
+
+def _logprobs(body: ChatBody) -> int | None:
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs is not None:
+        raise InvalidRequest("'top_logprobs' needs 'logprobs': true.", param="top_logprobs")
+    return None

@@ -1,0 +1,63 @@
+"""Gateway: everything that a handler needs, made once by whoever starts the server and passed to ``create_app``."""
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+
+import lightwell
+from lightwell.errors import ModelNotFound, Overloaded
+from lightwell.gateway.cached import CachedTokens
+from lightwell.gateway.drain import Drain
+from lightwell.host.client import EngineClient
+from lightwell.text.chat import ChatTemplate
+from lightwell.text.tokenizer import Tokenizer
+from lightwell.units import Seconds, Tokens
+from lightwell.xray.metrics import Metrics
+
+_STALLED_AFTER_SECONDS = 30.0  # far longer than any step should take
+
+
+@dataclass
+class Gateway:
+    """``model_names``: what clients may call the model; the first is its own. No template: the model has no chat."""
+
+    engine: EngineClient
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    model_names: list[str]
+    stalled_after: Seconds = _STALLED_AFTER_SECONDS
+    drain: Drain = field(default_factory=Drain)
+    created: int = field(default_factory=lambda: int(time.time()))
+    metrics: Metrics = field(init=False)
+    cached: CachedTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.model_names[0])
+        self.cached = CachedTokens()
+        self.engine.subscribe(self.metrics.read)
+        self.engine.subscribe(self.cached.read)
+
+    def admit(self) -> None:
+        """Raises Overloaded where nothing can be generated now."""
+        self.drain.admit()
+        if (phase := self.engine.status.phase) != "ready":
+            raise Overloaded(f"The engine is {phase}. Try again in a moment.")
+
+    def known_model(self, name: str | None) -> str:
+        """The model name to answer with; none asked for means the only model. Raises ModelNotFound."""
+        if name is None or name in self.model_names:
+            return name or self.model_names[0]
+        served = ", ".join(self.model_names)
+        raise ModelNotFound(f"The model {name!r} is not served here; this server has: {served}.", param="model")
+
+    def window(self) -> tuple[Tokens, str]:
+        """The most tokens of prompt and answer together, and what sets that limit. Raises Overloaded while loading."""
+        hello = self.engine.hello
+        cache = hello.kv_blocks * hello.block_tokens
+        return (hello.context_tokens, "context window") if hello.context_tokens <= cache else (cache, "KV cache")
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same request could give other bytes: model, weights, instruction set, version."""
+        hello = self.engine.hello
+        facts = repr((lightwell.__version__, hello.model, hello.weight_bytes, sorted(hello.details.items())))
+        return f"fp_{hashlib.blake2b(facts.encode(), digest_size=6).hexdigest()}"

@@ -1,0 +1,116 @@
+"""From requests to deltas: the one pipeline under every generating endpoint, streaming or not."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from lightwell.engine.request import Request
+from lightwell.events import Finished, Sampled
+from lightwell.gateway.answer import Answer, Delta, usage
+from lightwell.gateway.gateway import Gateway
+from lightwell.host.client import EngineClient
+
+
+@dataclass
+class Generation:
+    """One API request on its way: ``answers`` has one entry for each choice."""
+
+    id: str
+    created: int  # seconds since 1970
+    model: str
+    answers: list[Answer]
+    include_usage: bool = False
+    usage: dict[str, Any] | None = None  # known once every choice has ended
+
+
+async def run(gateway: Gateway, generation: Generation) -> AsyncGenerator[list[Delta], None]:
+    """Yield the choices' deltas as they come, what is ready at once together; then ``generation.usage`` is set.
+
+    Leaving early aborts the engine's requests. Raises what EngineClient.stream raises.
+    """
+    requests = [answer.request for answer in generation.answers]
+    writing = {answer.index for answer in generation.answers}
+    with gateway.cached.watch([request.id for request in requests]):
+        async with _Arrivals(gateway.engine, requests) as arrivals:
+            while writing:
+                deltas = [generation.answers[index].feed(events) for index, events in await arrivals.next()]
+                for delta in deltas:
+                    if delta.finish_reason is not None:
+                        writing.discard(delta.index)
+                        _stop(gateway, generation.answers[delta.index], arrivals)
+                if not writing:
+                    generation.usage = _usage(gateway, generation)
+                yield deltas
+
+
+def _stop(gateway: Gateway, answer: Answer, arrivals: "_Arrivals") -> None:
+    """Where a stop string ended the answer, the engine does not know yet."""
+    if answer.stopped_by_string:
+        gateway.metrics.stopped(answer.request.id)
+        arrivals.leave(answer.index)
+
+
+def _usage(gateway: Gateway, generation: Generation) -> dict[str, Any]:
+    cached = sum(gateway.cached.of(answer.request.id) for answer in generation.answers)
+    return usage(generation.answers, cached)
+
+
+async def joined(deltas: AsyncGenerator[list[Delta], None], choices: int) -> list[Delta]:
+    """The whole answer: for each choice, all of its deltas as one."""
+    whole = [Delta(index, "") for index in range(choices)]
+    async with aclosing(deltas):
+        async for batch in deltas:
+            for delta in batch:
+                choice = whole[delta.index]
+                choice.text += delta.text
+                choice.scores += delta.scores
+                choice.finish_reason = delta.finish_reason
+    return whole
+
+
+class _Arrivals:
+    """What several engine requests have said since the last look. Leaving the block aborts those still open."""
+
+    def __init__(self, engine: EngineClient, requests: list[Request]) -> None:
+        self._engine, self._requests = engine, requests
+        self._inbox: dict[int, list[Sampled | Finished]] = {}
+        self._arrived = asyncio.Event()
+        self._failure: Exception | None = None
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._readers = [asyncio.create_task(self._read(*numbered)) for numbered in enumerate(self._requests)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.wait(self._readers)
+
+    async def next(self) -> list[tuple[int, list[Sampled | Finished]]]:
+        """Wait until there is something, and take all that is there; a failure comes after what came before it."""
+        await self._arrived.wait()
+        if not self._inbox and self._failure is not None:
+            raise self._failure
+        if self._failure is None:
+            self._arrived.clear()
+        taken, self._inbox = self._inbox, {}
+        return list(taken.items())
+
+    def leave(self, index: int) -> None:
+        self._readers[index].cancel()
+        self._inbox.pop(index, None)
+
+    async def _read(self, index: int, request: Request) -> None:
+        try:
+            async for event in self._engine.stream(request):
+                self._inbox.setdefault(index, []).append(event)
+                self._arrived.set()
+        except Exception as error:
+            self._failure = error
+            self._arrived.set()

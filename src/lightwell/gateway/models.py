@@ -1,0 +1,34 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.reply import json_response
+
+
+def model_routes(gateway: Gateway) -> list[Route]:
+    async def models(_: Request) -> Response:
+        return json_response({"object": "list", "data": [_model(gateway, name) for name in gateway.model_names]})
+
+    async def model(request: Request) -> Response:
+        return json_response(_model(gateway, gateway.known_model(request.path_params["name"])))
+
+    return [Route("/v1/models", models), Route("/v1/models/{name:path}", model)]
+
+
+def _model(gateway: Gateway, name: str) -> dict[str, Any]:
+    """``max_model_len``, ``root`` and ``parent`` are vLLM's; clients read the first."""
+    window, _ = gateway.window()
+    return {
+        "id": name,
+        "object": "model",
+        "created": gateway.created,
+        "owned_by": "lightwell",
+        "root": gateway.model_names[0],
+        "parent": None,
+        "max_model_len": window,
+    }

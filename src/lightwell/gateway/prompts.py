@@ -1,0 +1,73 @@
+"""From what a client wrote to the token ids of a prompt. Long texts are encoded in a thread, beside the event loop."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from lightwell.errors import InvalidRequest
+from lightwell.gateway.bodies import Message, TokenPrompt
+from lightwell.gateway.gateway import Gateway
+from lightwell.text.chat import encode_chat
+
+_LONG_CHARACTERS = 8192  # encoding this many takes some milliseconds, in which no stream would get its token
+_OURS = frozenset({"tokenizer", "template", "messages", "tools", "add_generation_prompt"})
+
+
+async def encode_text(gateway: Gateway, text: str, *, add_special: bool) -> list[int]:
+    """Token ids of a raw prompt, with the model's BOS in front if ``add_special``."""
+    tokenizer = gateway.tokenizer
+
+    def encode() -> list[int]:
+        return tokenizer.encode_prompt(text) if add_special else tokenizer.encode(text, special=True)
+
+    return await _beside_the_loop_if(len(text) > _LONG_CHARACTERS, encode)
+
+
+async def encode_messages(
+    gateway: Gateway, messages: list[Message], add_generation_prompt: bool | None, variables: dict[str, Any] | None
+) -> list[int]:
+    """Token ids of a conversation through the model's chat template, which also reads ``variables``.
+
+    Raises InvalidRequest where the template refuses it, NoChatTemplate where there is none.
+    """
+    more = variables or {}
+    if taken := _OURS & more.keys():
+        raise InvalidRequest(
+            f"{min(taken)!r} is not for the template: it has its own place.", param="chat_template_kwargs"
+        )
+
+    def encode() -> list[int]:
+        return encode_chat(
+            gateway.tokenizer,
+            gateway.template,
+            [_plain(message) for message in messages],
+            add_generation_prompt=add_generation_prompt is not False,
+            **more,
+        )
+
+    return await _beside_the_loop_if(sum(map(_characters, messages)) > _LONG_CHARACTERS, encode)
+
+
+def check_tokens(gateway: Gateway, tokens: TokenPrompt, param: str) -> list[int]:
+    """The ids themselves. Raises InvalidRequest for one that the model does not have."""
+    end = gateway.tokenizer.vocab_size
+    if tokens and not (min(tokens) >= 0 and max(tokens) < end):
+        wrong = next(token for token in tokens if not 0 <= token < end)
+        raise InvalidRequest(f"Token id {wrong} is not in the vocabulary: ids go from 0 to {end - 1}.", param=param)
+    return tokens
+
+
+async def _beside_the_loop_if(long: bool, encode: Callable[[], list[int]]) -> list[int]:
+    return await asyncio.to_thread(encode) if long else encode()
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """As templates know it: what OpenAI now calls developer is their system."""
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": message.content}
+    return plain if message.name is None else plain | {"name": message.name}
+
+
+def _characters(message: Message) -> int:
+    """About how long the message is."""
+    return len(message.content) if isinstance(message.content, str) else sum(len(str(part)) for part in message.content)

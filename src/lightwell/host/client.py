@@ -1,0 +1,46 @@
+"""EngineClient: what the gateway knows of an engine, wherever it runs."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from lightwell.engine.request import Request
+from lightwell.events import Event, Finished, Sampled
+from lightwell.host.messages import Hello
+from lightwell.units import Seconds
+
+Phase: TypeAlias = Literal["loading", "ready", "restarting", "stopped"]
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """Where the engine stands, from its last frame."""
+
+    phase: Phase
+    running: int = 0
+    waiting: int = 0
+    used_blocks: int = 0
+    total_blocks: int = 0
+    last_step_age: Seconds = 0.0  # since the last step while there is work; 0 when idle
+
+
+class EngineClient(Protocol):
+    @property
+    def hello(self) -> Hello:
+        """What the engine said of itself when it was loaded."""
+        ...
+
+    @property
+    def status(self) -> EngineStatus: ...
+
+    def stream(self, request: Request) -> AsyncIterator[Sampled | Finished]:
+        """Submit the request and yield its tokens as they come; the last item is Finished.
+
+        Leaving the iteration early (break, cancellation, aclose) aborts the request. Raises ContextLengthExceeded
+        where the engine rejects it, EngineDied where its process ends, Overloaded where it is not ready.
+        """
+        ...
+
+    def subscribe(self, reader: Callable[[list[Event]], None]) -> None:
+        """Call ``reader`` with the events of every frame, in order (metrics are such a reader)."""
+        ...

@@ -1,0 +1,61 @@
+"""What travels between the engine's process and its client: msgpack frames, four bytes of length before each.
+
+Client to engine: Submit, Abort, Stop. Engine to client: Hello once it is loaded (or Failed), then one Frame of
+events for each step and for each change outside a step, and Refused for a request that is malformed.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from lightwell.engine.request import Request
+from lightwell.events import Event
+from lightwell.units import Bytes, Tokens
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    request: Request
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Stop working for this request and free its blocks; answered with Finished("abort") if it was open."""
+
+    request: str
+
+
+class Stop(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """End the process at once."""
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The engine is loaded and takes requests."""
+
+    model: str
+    context_tokens: Tokens  # the longest prompt plus answer
+    kv_blocks: int
+    block_tokens: Tokens
+    weight_bytes: Bytes
+    workspace_bytes: Bytes
+    kv_bytes: Bytes
+    details: dict[str, str]
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The engine could not start; the message says why."""
+
+    message: str
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A Submit that was malformed; the engine did nothing with it."""
+
+    request: str
+    message: str
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    events: list[Event]
+
+
+ToEngine: TypeAlias = Submit | Abort | Stop
+FromEngine: TypeAlias = Hello | Failed | Refused | Frame

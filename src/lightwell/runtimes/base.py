@@ -1,0 +1,113 @@
+"""The one protocol behind which every runtime computes a step: load a model, allocate KV blocks, execute steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.sampling.params import SamplingParams
+from lightwell.units import Bytes, Seconds
+
+BLOCK_TOKENS = 32
+
+Int32s = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class SamplingRows:
+    """Sampling parameters as columns, one entry for each logit row (see sampling/params.py for their meaning).
+
+    ``positions`` is the place in the sequence of the token being drawn: with the seed it fixes the random numbers.
+    ``logprobs`` is -1 for none, else how many of the best candidates are reported.
+    """
+
+    temperature: Floats
+    top_k: Int32s
+    top_p: Floats
+    min_p: Floats
+    seeds: npt.NDArray[np.uint64]
+    positions: Int32s
+    logprobs: Int32s
+
+
+def sampling_rows(params: Sequence[SamplingParams], positions: Sequence[int]) -> SamplingRows:
+    """The columns of these rows: ``params[i]`` draws the token at ``positions[i]`` of its sequence."""
+    return SamplingRows(
+        temperature=np.array([p.temperature for p in params], np.float32),
+        top_k=np.array([p.top_k for p in params], np.int32),
+        top_p=np.array([p.top_p for p in params], np.float32),
+        min_p=np.array([p.min_p for p in params], np.float32),
+        seeds=np.array([p.seed for p in params], np.uint64),
+        positions=np.array(positions, np.int32),
+        logprobs=np.array([-1 if p.logprobs is None else p.logprobs for p in params], np.int32),
+    )
+
+
+def params_of_row(rows: SamplingRows, row: int) -> SamplingParams:
+    """One row of the columns, as the request had it (with its fractions rounded to float32)."""
+    logprobs = int(rows.logprobs[row])
+    return SamplingParams(
+        temperature=float(rows.temperature[row]),
+        top_k=int(rows.top_k[row]),
+        top_p=float(rows.top_p[row]),
+        min_p=float(rows.min_p[row]),
+        seed=int(rows.seeds[row]),
+        logprobs=None if logprobs < 0 else logprobs,
+    )
+
+
+@dataclass(slots=True)
+class StepInput:
+    """One step, as flat arrays. T tokens of S sequences; a sequence's tokens follow each other and so do its positions.
+
+    ``tokens`` and ``positions`` are (T,). ``starts`` (S + 1,): sequence s owns rows starts[s]:starts[s + 1].
+    ``block_tables`` (S, B): the KV block that holds positions [32 b, 32 b + 32) of sequence s, -1 past its end.
+    ``logit_rows`` (L,): the rows, ascending, after which a token is drawn. ``sampling`` has L entries.
+    """
+
+    tokens: Int32s
+    positions: Int32s
+    starts: Int32s
+    block_tables: Int32s
+    logit_rows: Int32s
+    sampling: SamplingRows
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """``tokens`` (L,) are the drawn ids. The three logprob arrays are None where no row asked for any; else
+    ``chosen`` (L,), ``top_ids`` and ``top`` (L, K) with K the largest number asked for; natural logarithms."""
+
+    tokens: Int32s
+    duration: Seconds
+    chosen: Floats | None = None
+    top_ids: Int32s | None = None
+    top: Floats | None = None
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What a loaded model takes, for the plan that the server prints at its start."""
+
+    weight_bytes: Bytes
+    workspace_bytes: Bytes
+    kv_bytes_per_block: Bytes
+    details: dict[str, str] = field(default_factory=dict)  # such as threads, instruction set
+
+
+class Runtime(Protocol):
+    def load(self, checkpoint: Checkpoint) -> MemoryReport:
+        """Read the weights into the runtime's own form. Raises CheckpointError where it cannot run this model."""
+        ...
+
+    def allocate(self, blocks: int) -> None:
+        """Make room for this many KV blocks of BLOCK_TOKENS tokens, all zero."""
+        ...
+
+    def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
+        """Compute one whole step. ``logits`` (L, vocab), where given, receives the raw scores of the logit rows."""
+        ...

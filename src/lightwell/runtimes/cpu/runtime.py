@@ -1,0 +1,125 @@
+"""CpuRuntime: any model on the CPU's own instructions, one native call a step."""
+
+import os
+from typing import Literal
+
+import numpy as np
+
+from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.checkpoints.tensor import Tensor
+from lightwell.errors import StartupError
+from lightwell.models.weights import arrange
+from lightwell.runtimes.base import Floats, MemoryReport, StepInput, StepOutput
+from lightwell.runtimes.cpu import _native
+from lightwell.runtimes.cpu.fuse import Embed, Op, Score, fuse
+from lightwell.runtimes.cpu.lower import lower, products
+from lightwell.runtimes.cpu.record import record
+from lightwell.runtimes.cpu.threads import default_threads
+from lightwell.runtimes.cpu.weights import PackedWeights, forget_mapped_pages
+from lightwell.units import Seconds, Tokens
+
+ISA_VARIABLE = "LIGHTWELL_CPU_ISA"
+
+
+class CpuRuntime:
+    """``threads`` None: the physical cores that the process may use. ``activations`` float32 is for tests.
+
+    ``max_step_tokens`` and ``max_logit_rows`` are what the reported workspace is for; larger steps run, in more.
+    """
+
+    def __init__(
+        self,
+        threads: int | None = None,
+        activations: Literal["int8", "float32"] = "int8",
+        max_step_tokens: Tokens = 512,
+        max_logit_rows: int = 64,
+    ) -> None:
+        """Raises StartupError where LIGHTWELL_CPU_ISA names an instruction set that cannot run here."""
+        self._isa = chosen_isa()
+        self._threads = threads or default_threads()
+        self._activations = activations
+        self._max_step_tokens, self._max_logit_rows = max_step_tokens, max_logit_rows
+
+    def load(self, checkpoint: Checkpoint) -> MemoryReport:
+        """Record the model and pack its weights. Raises CheckpointError where this runtime cannot run it."""
+        spec = checkpoint.spec
+        ops = fuse(record(checkpoint.path, spec, arrange(checkpoint)))
+        weights = PackedWeights(
+            checkpoint.path, _matrices(ops), self._threads, int8_activations=self._activations == "int8"
+        )
+        self._plan = _native.Plan(
+            self._isa, self._threads, spec.vocab, spec.layers, spec.heads, spec.kv_heads, spec.head_dim
+        )
+        lower(ops, self._plan, weights, kv_head_columns=spec.heads // spec.kv_heads * spec.head_dim)
+        forget_mapped_pages(checkpoint.tensors)
+        return MemoryReport(
+            weight_bytes=weights.nbytes,
+            workspace_bytes=self._plan.workspace_bytes(
+                self._max_step_tokens, self._max_logit_rows, spec.context_tokens
+            ),
+            kv_bytes_per_block=self._plan.kv_bytes_per_block,
+            details={
+                "instruction set": self._isa,
+                "threads": str(self._threads),
+                "activations": self._activations,
+            },
+        )
+
+    def allocate(self, blocks: int) -> None:
+        self._plan.allocate(blocks)
+
+    def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
+        """Raises ValueError for a step that is not well formed, and then has computed nothing of it."""
+        rows = step.sampling
+        output = _empty_output(len(step.logit_rows), int(rows.logprobs.max(initial=-1)))
+        output.duration = self._plan.execute(
+            step.tokens,
+            step.positions,
+            step.starts,
+            step.block_tables,
+            step.logit_rows,
+            rows.temperature,
+            rows.top_k,
+            rows.top_p,
+            rows.min_p,
+            rows.seeds,
+            rows.positions,
+            rows.logprobs,
+            output.tokens,
+            output.chosen,
+            output.top_ids,
+            output.top,
+            logits,
+        )
+        return output
+
+    def profile(self) -> dict[str, Seconds]:
+        """Seconds spent in steps so far, by kind of native op."""
+        return self._plan.profile()
+
+
+def chosen_isa() -> str:
+    """The best instruction set of this machine, or the one that LIGHTWELL_CPU_ISA names."""
+    available = _native.available_isas()
+    isa = os.environ.get(ISA_VARIABLE) or available[0]
+    if isa not in available:
+        raise StartupError(f"{ISA_VARIABLE} is {isa}, but this machine can run: {', '.join(available)}.")
+    return isa
+
+
+def _matrices(ops: list[Op]) -> list[Tensor]:
+    """Every tensor that is multiplied or looked up as a matrix."""
+    tables = [op.table for op in ops if isinstance(op, Embed)]
+    heads = [op.head.weight for op in ops if isinstance(op, Score)]
+    layers = [layer.weight for op in ops if (found := products(op)) for layer in found[1]]
+    return [*tables, *layers, *heads]
+
+
+def _empty_output(rows: int, top: int) -> StepOutput:
+    """Log-probabilities that a row did not ask for stay NaN, and their ids -1. ``top`` -1: nobody asked for any."""
+    output = StepOutput(np.empty(rows, np.int32), duration=0.0)
+    if top >= 0:
+        output.chosen = np.full(rows, np.nan, np.float32)
+        output.top_ids = np.full((rows, top), -1, np.int32)
+        output.top = np.full((rows, top), np.nan, np.float32)
+    return output

@@ -1,0 +1,137 @@
+"""FakeRuntime: a runtime without a model, for tests of everything above it.
+
+Its next token is a hash of all tokens and positions that a sequence sees, read back through the block table from its
+own paged store. So a wrong, swapped, stale or overwritten block, a missing token or a wrong position changes the text.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.runtimes.base import BLOCK_TOKENS, Floats, MemoryReport, StepInput, StepOutput, params_of_row
+from lightwell.runtimes.reference.drawing import report
+from lightwell.runtimes.slots import slots
+from lightwell.sampling.noise import mix64
+from lightwell.sampling.params import SamplingParams
+
+_MASK = (1 << 64) - 1
+_STRIDE = 0xD1B54A32D192ED03  # odd, so that position * _STRIDE differs for every position
+_BYTES_PER_SLOT = 8
+
+Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class FakeModel:
+    """What the fake speaks: ids below ``vocab``, and ``stop_token`` with this chance in place of any other."""
+
+    vocab: int = 1000
+    stop_token: int = 0
+    stop_chance: float = 0.0
+
+    def next_token(self, seen: int, params: SamplingParams, position: int) -> int:
+        """The token at ``position`` after a context with this hash; with a temperature, the seed matters too."""
+        noise = mix64(params.seed + _STRIDE * position) if params.temperature > 0 else 0
+        z = mix64(seen ^ noise)
+        return self.stop_token if z / 2**64 < self.stop_chance else z % self.vocab
+
+
+def slow_reference(
+    tokens: Sequence[int], count: int, params: SamplingParams | None = None, model: FakeModel | None = None
+) -> list[int]:
+    """The ``count`` tokens that follow ``tokens`` when the request runs alone, from the definition, without blocks."""
+    params, model = params or SamplingParams(temperature=0), model or FakeModel()
+    known = list(tokens)
+    seen = 0
+    for position in range(len(tokens) + count - 1):
+        seen = _see(seen, _identity(seen, known[position]), position)
+        if position == len(known) - 1:
+            known.append(model.next_token(seen, params, position + 1))
+    return known[len(tokens) :]
+
+
+class FakeRuntime:
+    """Each slot of the store holds its token's identity: the hash of the token and of all it sees, place by place.
+
+    As in a transformer, what is stored for a token depends on the whole context that was there when it was computed,
+    so a block that holds the right tokens in the wrong context is found out as well.
+    """
+
+    def __init__(self, model: FakeModel | None = None) -> None:
+        self._model = model or FakeModel()
+
+    def load(self, checkpoint: Checkpoint) -> MemoryReport:
+        """Speak the checkpoint's vocabulary; its weights are not read."""
+        self._model = FakeModel(checkpoint.spec.vocab, self._model.stop_token, self._model.stop_chance)
+        return MemoryReport(0, 0, kv_bytes_per_block=BLOCK_TOKENS * _BYTES_PER_SLOT, details={"arithmetic": "fake"})
+
+    def allocate(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._store: Hashes = np.zeros(blocks * BLOCK_TOKENS, np.uint64)
+
+    def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
+        """ValueError for a step that no runtime may be given: a bad block table, token or run of positions, or a slot
+        that two tokens are written to."""
+        started = time.perf_counter()
+        self._check(step)
+        seen = [seen for sequence in range(len(step.starts) - 1) for seen in self._compute(step, sequence)]
+        rows = step.sampling
+        tokens = np.array(
+            [
+                self._model.next_token(seen[row], params_of_row(rows, i), int(rows.positions[i]))
+                for i, row in enumerate(step.logit_rows)
+            ],
+            np.int32,
+        )
+        scores = np.zeros((len(tokens), self._model.vocab), np.float32)
+        scores[np.arange(len(tokens)), tokens] = 1
+        if logits is not None:
+            logits[:] = scores
+        return report(tokens, scores, rows, started)
+
+    def _compute(self, step: StepInput, sequence: int) -> list[int]:
+        """Store the identities of a sequence's tokens; returns what each of its rows sees, itself included."""
+        begin, end = int(step.starts[sequence]), int(step.starts[sequence + 1])
+        first = int(step.positions[begin])
+        where = slots(step.block_tables[sequence], 0, first + end - begin, self._blocks)
+        seen = _see_all(self._store[where[:first]])
+        hashes = []
+        for position, token in enumerate(step.tokens[begin:end].tolist(), first):
+            identity = _identity(seen, token)
+            self._store[where[position]] = identity
+            seen = _see(seen, identity, position)
+            hashes.append(seen)
+        return hashes
+
+    def _check(self, step: StepInput) -> None:
+        if ((step.tokens < 0) | (step.tokens >= self._model.vocab)).any():
+            raise ValueError(f"a step with tokens outside 0..{self._model.vocab - 1}")
+        written = np.concatenate([self._written(step, i) for i in range(len(step.starts) - 1)])
+        if len(np.unique(written)) != len(written):
+            raise ValueError("a step in which two tokens are written to the same slot")
+
+    def _written(self, step: StepInput, sequence: int) -> npt.NDArray[np.int64]:
+        positions = step.positions[step.starts[sequence] : step.starts[sequence + 1]]
+        if len(positions) == 0 or (np.diff(positions) != 1).any():
+            raise ValueError(f"sequence {sequence} of a step has positions {positions.tolist()}: not a run of them")
+        return slots(step.block_tables[sequence], int(positions[0]), int(positions[-1]) + 1, self._blocks)
+
+
+def _identity(seen: int, token: int) -> int:
+    """What is stored for a token after a context; hardly ever 0, which is what an unwritten slot holds."""
+    return mix64((seen ^ token) + _STRIDE)
+
+
+def _see(seen: int, identity: int, position: int) -> int:
+    """Add the identity found at a position to what is seen: a sum, so that it can be taken over an array as well."""
+    return (seen + mix64(identity + position * _STRIDE)) & _MASK
+
+
+def _see_all(identities: Hashes) -> int:
+    """_see over the positions 0, 1, 2, ... of the array."""
+    places = np.arange(len(identities), dtype=np.uint64) * np.uint64(_STRIDE)
+    return int(mix64(identities + places).sum(dtype=np.uint64))

@@ -1,0 +1,36 @@
+"""The reference runtime: any model in NumPy float32 from dequantized weights. Written to be read; the tests' oracle."""
+
+import time
+
+from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.checkpoints.quantized import dequantize
+from lightwell.models import model_function
+from lightwell.models.weights import arrange
+from lightwell.runtimes.base import BLOCK_TOKENS, Floats, MemoryReport, StepInput, StepOutput
+from lightwell.runtimes.reference.cache import LayerCache
+from lightwell.runtimes.reference.drawing import draw
+from lightwell.runtimes.reference.ops import ReferenceOps
+
+
+class ReferenceRuntime:
+    def load(self, checkpoint: Checkpoint) -> MemoryReport:
+        self._spec = checkpoint.spec
+        self._weights = arrange(checkpoint)
+        self._values = {tensor.name: dequantize(tensor) for tensor in checkpoint.tensors.values()}
+        return MemoryReport(
+            weight_bytes=sum(values.nbytes for values in self._values.values()),
+            workspace_bytes=0,
+            kv_bytes_per_block=self._spec.kv_bytes_per_token(value_bytes=4) * BLOCK_TOKENS,
+            details={"arithmetic": "NumPy float32"},
+        )
+
+    def allocate(self, blocks: int) -> None:
+        self._caches = [LayerCache(self._spec, blocks) for _ in range(self._spec.layers)]
+
+    def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
+        started = time.perf_counter()
+        ops = ReferenceOps(step, self._values, self._caches)
+        scores = model_function(self._spec)(ops, self._spec, self._weights)
+        if logits is not None:
+            logits[:] = scores
+        return draw(scores, step.sampling, started)

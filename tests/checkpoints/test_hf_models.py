@@ -1,0 +1,279 @@
+"""config.json to ModelSpec for every model class, tensor names to ours, and folders that do not add up."""
+
+import dataclasses
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightwell.checkpoints import Format, ModelSpec, open_checkpoint
+from lightwell.checkpoints.quantized import dequantize
+from lightwell.checkpoints.spec import Rope, RopeScaling
+from lightwell.errors import CheckpointError
+from tests.checkpoints.hf_folder import model_arrays, write_model
+
+LLAMA = ModelSpec(
+    name="tiny",
+    architecture="llama",
+    family="llama",
+    layers=2,
+    width=8,
+    heads=2,
+    kv_heads=1,
+    head_dim=4,
+    ffn_width=16,
+    vocab=10,
+    context_tokens=64,
+    norm_eps=1e-6,
+    rope=Rope(10_000.0, 4, interleaved=False),
+    activation="silu",
+    tied_head=True,
+)
+GEMMA3 = dataclasses.replace(
+    LLAMA,
+    architecture="gemma3",
+    family="gemma3",
+    rope=Rope(1_000_000.0, 4, interleaved=False),
+    local_rope=Rope(10_000.0, 4, interleaved=False),
+    activation="gelu_tanh",
+    qk_norm=True,
+    attention_scale=0.25,
+    embedding_scale=math.sqrt(8),
+    windows=(16, 16),
+)
+NAME = {"_name_or_path": "tiny"}
+CLASSES = {"mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+CLASSES |= {"llama": "LlamaForCausalLM", "gemma3": "Gemma3ForCausalLM"}
+
+
+def spec_of(folder: Path, architecture: str, **config: Any) -> ModelSpec:
+    biases = "qkv" if architecture == "qwen2" else ""
+    arrays = model_arrays(architecture, biases=biases)
+    return open_checkpoint(write_model(folder, CLASSES[architecture], arrays, **NAME, **config)).spec
+
+
+def replaced(**changes: Any) -> ModelSpec:
+    return dataclasses.replace(LLAMA, **changes)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "expected"),
+    [
+        ("llama", {}, LLAMA),
+        ("llama", {"head_dim": None}, LLAMA),
+        ("llama", {"head_dim": "null"}, LLAMA),
+        ("llama", {"rope_theta": 5e5, "sliding_window": 7}, replaced(rope=Rope(5e5, 4, False))),
+        ("llama", {"partial_rotary_factor": 0.5}, replaced(rope=Rope(1e4, 2, False))),
+        ("llama", {"rms_norm_eps": None}, LLAMA),
+        ("mistral", {"sliding_window": "null"}, replaced(architecture="mistral")),
+        ("mistral", {"sliding_window": 6}, replaced(architecture="mistral", windows=(6, 6))),
+        ("mistral", {}, replaced(architecture="mistral", windows=(4096, 4096))),
+        ("qwen2", {"sliding_window": 6, "max_window_layers": 1}, replaced(architecture="qwen2")),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+            replaced(architecture="qwen2", windows=(None, 6)),
+        ),
+        ("qwen3", {}, replaced(architecture="qwen3", qk_norm=True)),
+        ("gemma3", {"sliding_window": 16, "query_pre_attn_scalar": 16}, GEMMA3),
+        ("gemma3", {}, dataclasses.replace(GEMMA3, attention_scale=1 / 16, windows=(4096, 4096))),
+        (
+            "gemma3",
+            {"sliding_window": 16, "query_pre_attn_scalar": 16, "sliding_window_pattern": 2},
+            dataclasses.replace(GEMMA3, windows=(16, None)),
+        ),
+        (
+            "gemma3",
+            {
+                "sliding_window": 16,
+                "query_pre_attn_scalar": 16,
+                "layer_types": ["full_attention", "sliding_attention"],
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "rope_local_base_freq": 500,
+            },
+            dataclasses.replace(
+                GEMMA3,
+                windows=(None, 16),
+                rope=Rope(1e6, 4, False, RopeScaling("linear", 8.0)),
+                local_rope=Rope(500.0, 4, False),
+            ),
+        ),
+        (
+            "gemma3",
+            {
+                "sliding_window": 16,
+                "query_pre_attn_scalar": 16,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+                },
+            },
+            dataclasses.replace(
+                GEMMA3, rope=Rope(2e6, 4, False, RopeScaling("linear", 8.0)), local_rope=Rope(700.0, 4, False)
+            ),
+        ),
+    ],
+)
+def test_each_model_class(tmp_path: Path, architecture: str, config: dict[str, Any], expected: ModelSpec) -> None:
+    assert spec_of(tmp_path, architecture, **config) == expected
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        ({"rope_type": "default"}, None),
+        ({"type": "linear", "factor": 2}, RopeScaling("linear", 2.0)),
+        (LLAMA3 | {"original_max_position_embeddings": 32}, RopeScaling("llama3", 8.0, 1.0, 4.0, 32)),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+            RopeScaling("yarn", 4.0, original_context=16, attention_factor=1 + 0.1 * math.log(4)),
+        ),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0, "beta_fast": 16},
+            RopeScaling("yarn", 4.0, original_context=64, beta_fast=16.0),
+        ),
+    ],
+)
+@pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])
+def test_rope_scaling(tmp_path: Path, field: str, scaling: dict[str, Any], expected: RopeScaling | None) -> None:
+    assert spec_of(tmp_path, "llama", **{field: scaling}).rope == Rope(1e4, 4, False, expected)
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("F32", Format.F32), ("F16", Format.F16), ("BF16", Format.BF16)])
+def test_tensors_get_our_names(tmp_path: Path, dtype: str, kind: Format) -> None:
+    arrays = model_arrays("llama", head=True)
+    checkpoint = open_checkpoint(write_model(tmp_path, "LlamaForCausalLM", arrays, dtype))
+    assert not checkpoint.spec.tied_head
+    pairs = {"head": "lm_head", "embed": "model.embed_tokens", "layers.1.down": "model.layers.1.mlp.down_proj"}
+    pairs |= {"layers.0.ffn_norm": "model.layers.0.post_attention_layernorm"}
+    for ours, theirs in pairs.items():
+        tensor = checkpoint.tensors[f"{ours}.weight"]
+        assert (tensor.name, tensor.format) == (f"{theirs}.weight", kind)
+        assert np.allclose(dequantize(tensor), arrays[f"{theirs}.weight"], rtol=2**-8)
+
+
+def test_gemma3_norms_become_multipliers(tmp_path: Path) -> None:
+    arrays = model_arrays("gemma3")
+    tensors = open_checkpoint(write_model(tmp_path, "Gemma3ForCausalLM", arrays)).tensors
+    for ours, theirs in {
+        "final_norm": "model.norm",
+        "layers.0.post_attn_norm": "model.layers.0.post_attention_layernorm",
+        "layers.0.ffn_norm": "model.layers.0.pre_feedforward_layernorm",
+        "layers.1.q_norm": "model.layers.1.self_attn.q_norm",
+    }.items():
+        assert np.array_equal(dequantize(tensors[f"{ours}.weight"]), arrays[f"{theirs}.weight"] + np.float32(1))
+    gate = arrays["model.layers.0.mlp.gate_proj.weight"]
+    assert np.array_equal(dequantize(tensors["layers.0.gate.weight"]), gate)
+
+
+def test_gemma3_text_model_has_names_without_prefix(tmp_path: Path) -> None:
+    arrays = {name.removeprefix("model."): values for name, values in model_arrays("gemma3").items()}
+    assert open_checkpoint(write_model(tmp_path, "Gemma3TextModel", arrays)).spec.architecture == "gemma3"
+
+
+def test_a_head_beside_a_tied_table_is_left_out_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_model(tmp_path, "LlamaForCausalLM", model_arrays("llama", head=True), tie_word_embeddings=True)
+    with caplog.at_level(logging.WARNING):
+        checkpoint = open_checkpoint(folder)
+    assert "head.weight" not in checkpoint.tensors
+    assert "lm_head.weight is left out" in caplog.text
+
+
+def test_stored_frequencies_are_left_out(tmp_path: Path) -> None:
+    arrays = model_arrays("llama")
+    arrays["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(2, np.float32)
+    open_checkpoint(write_model(tmp_path, "LlamaForCausalLM", arrays))
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"chat_template.jinja": "from jinja", "tokenizer_config.json": {"chat_template": "other"}}, "from jinja"),
+        ({"chat_template.json": {"chat_template": "from json"}}, "from json"),
+        ({"tokenizer_config.json": {"chat_template": "from config"}}, "from config"),
+        (
+            {"tokenizer_config.json": {"chat_template": [{"name": "rag"}, {"name": "default", "template": "named"}]}},
+            "named",
+        ),
+        ({"tokenizer_config.json": {}}, None),
+    ],
+)
+def test_chat_template_and_tokenizer_files(tmp_path: Path, files: dict[str, Any], expected: str | None) -> None:
+    write_model(tmp_path, "LlamaForCausalLM", model_arrays("llama"))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for name, content in files.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.chat_template == expected
+    assert checkpoint.tokenizer["tokenizer.json"] == tmp_path / "tokenizer.json"
+    assert ("tokenizer_config.json" in checkpoint.tokenizer) == ("tokenizer_config.json" in files)
+
+
+CONFIG_FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    ("llama", {"architectures": ["MambaForCausalLM"]}, "'MambaForCausalLM' is not supported; supported are Llama"),
+    ("llama", {"architectures": "null"}, "model class None is not supported"),
+    ("llama", {"hidden_size": None}, "config.json: key 'hidden_size' is missing"),
+    ("llama", {"hidden_size": 10**400}, "key 'hidden_size' is '1000"),
+    (
+        "llama",
+        {"rope_theta": 10**400},
+        "rope_theta' is '100000000000000000000000000000000000000000000000000000000000': it is too large",
+    ),
+    ("llama", {"num_hidden_layers": 10**9}, "key 'num_hidden_layers' is 1000000000, but there are"),
+    ("llama", {"intermediate_size": 12}, "'model.layers.0.mlp.gate_proj.weight' has the shape (16, 8) instead of"),
+    ("llama", {"hidden_act": "relu"}, "'hidden_act' is 'relu': supported are silu"),
+    ("llama", {"quantization_config": {"bits": 4}}, "'quantization_config' is set"),
+    ("llama", {"attention_bias": True}, "has no tensor for layers.0.k.bias"),
+    ("llama", {"tie_word_embeddings": False}, "has no tensor for head.weight"),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
+    ("llama", {"rope_scaling": {"rope_type": "linear"}}, "'rope_scaling.factor' is missing"),
+    ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0}}, "'rope_scaling.mscale' is set"),
+    ("llama", {"rope_scaling": "linear"}, "'rope_scaling' is 'linear'"),
+    ("llama", {"partial_rotary_factor": 0.3}, "rotates 1 of 4 dimensions"),
+    ("gemma3", {"layer_types": ["full_attention"]}, "'layer_types' must say"),
+    ("gemma3", {"layer_types": ["chunked_attention"] * 2}, "'layer_types' must say"),
+    ("gemma3", {"final_logit_softcapping": 30.0}, "'final_logit_softcapping' is set"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "config", "message"), CONFIG_FAULTS)
+def test_config_faults(tmp_path: Path, architecture: str, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        spec_of(tmp_path, architecture, **config)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("model.layers.0.mlp.experts.0.weight", (2, 2), "tensor 'model.layers.0.mlp.experts.0.weight' is not part"),
+        ("vision_tower.weight", (2, 2), "tensor 'vision_tower.weight' is not part"),
+        ("norm.weight", (8,), "tensors 'model.norm.weight' and 'norm.weight' are the same part"),
+        ("model.layers.0.self_attn.q_norm.weight", (4,), "'model.layers.0.self_attn.q_norm.weight' is not part"),
+    ],
+)
+def test_tensors_that_do_not_belong(tmp_path: Path, name: str, shape: tuple[int, ...], message: str) -> None:
+    arrays = model_arrays("llama") | {name: np.ones(shape, np.float32)}
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(write_model(tmp_path, "LlamaForCausalLM", arrays))
+    assert message in caught.value.message
+
+
+def test_paths_that_are_no_model(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json: cannot be read: No such file"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="No such file"):
+        open_checkpoint(tmp_path / "absent.gguf")
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="not an object"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="give the folder"):
+        open_checkpoint(tmp_path / "model.safetensors")

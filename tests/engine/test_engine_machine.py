@@ -1,0 +1,100 @@
+"""Anything may happen in any order: arrivals, aborts and steps, in a pool far too small, with shared prefixes, tenants
+and priorities. After every step the books balance, and in the end every answer is what it would have been alone."""
+
+from driving import GREEDY, finished, log, make_engine, outputs
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lightwell.engine.request import Request
+from lightwell.events import Admitted, Finished, Preempted, Rejected
+from lightwell.runtimes.fake import FakeModel, slow_reference
+from lightwell.sampling.params import SamplingParams
+
+MODEL = FakeModel(vocab=100, stop_token=0, stop_chance=0.02)
+BLOCKS, CONTEXT, BYPASSES = 9, 260, 3
+SAMPLINGS = [GREEDY, SamplingParams(temperature=1.0, seed=5), SamplingParams(temperature=0.8, seed=2**63)]
+
+
+class EngineMachine(RuleBasedStateMachine):
+    @initialize(
+        max_sequences=st.integers(1, 6),
+        max_step_tokens=st.sampled_from([6, 17, 64, 512]),
+        watermark=st.sampled_from([0.0, 0.2]),
+        prefix_cache=st.booleans(),
+    )
+    def start(self, **limits):
+        self.engine = make_engine(MODEL, blocks=BLOCKS, context_tokens=CONTEXT, max_bypasses=BYPASSES, **limits)
+        self.requests: dict[str, Request] = {}
+
+    @rule(
+        family=st.integers(0, 2),
+        length=st.integers(1, 150),
+        max_tokens=st.integers(1, 90),
+        sampling=st.sampled_from(SAMPLINGS),
+        priority=st.sampled_from([0, 0, 0, 1, -1]),
+        salt=st.sampled_from(["", "tenant"]),
+    )
+    def submit(self, family, length, max_tokens, sampling, priority, salt):
+        id = f"r{len(self.requests)}"
+        tokens = [(family + i * i) % 100 for i in range(length)]  # prompts of a family are prefixes of each other
+        request = Request(id, tokens, sampling, max_tokens, frozenset({0}), priority, salt)
+        self.requests[id] = request
+        self.engine.submit(request)
+
+    @rule(family=st.integers(0, 2), excess=st.integers(1, 50))
+    def submit_impossible(self, family, excess):
+        id = f"r{len(self.requests)}"
+        self.requests[id] = Request(id, [family] * (CONTEXT - 10), GREEDY, 10 + excess)
+        self.engine.submit(self.requests[id])
+        assert log(self.engine, Rejected, id)
+
+    @rule(steps=st.integers(1, 30))
+    def step(self, steps):
+        for _ in range(steps):
+            self.engine.step()
+            self.engine.scheduler.check()
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def abort(self, data):
+        self.engine.abort(data.draw(st.sampled_from(sorted(self.requests))))
+
+    @invariant()
+    def books_balance(self):
+        if hasattr(self, "engine"):
+            self.engine.scheduler.check()
+            assert all(s.bypassed <= BYPASSES for s in self.engine.scheduler.waiting)
+
+    def teardown(self):
+        if not hasattr(self, "engine"):
+            return
+        steps = 0
+        while self.engine.step():
+            self.engine.scheduler.check()
+            steps += 1
+            assert steps < 5000, "somebody starves"
+        answers = outputs(self.engine)
+        for id, request in self.requests.items():
+            if not log(self.engine, Rejected, id):
+                self.check_answer(request, answers.get(id, []))
+        assert self.engine.scheduler.pool.free_blocks == BLOCKS
+
+    def check_answer(self, request: Request, answer: list[int]) -> None:
+        full = slow_reference(request.tokens, request.max_tokens, request.sampling, MODEL)
+        full = full[: full.index(0) + 1] if 0 in full else full
+        end = finished(self.engine, request.id)
+        if end.reason == "abort":
+            assert answer == full[: len(answer)]
+        else:
+            assert answer == full
+            assert end.reason == ("stop" if full[-1] == 0 else "length")
+        assert end.output_tokens == len(answer)
+        assert end.cached_tokens < len(request.tokens)
+        preempted, admitted = log(self.engine, Preempted, request.id), log(self.engine, Admitted, request.id)
+        assert len(admitted) - len(preempted) in (0, 1)
+        assert len(log(self.engine, Finished, request.id)) == 1
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)

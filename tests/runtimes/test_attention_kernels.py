@@ -1,0 +1,192 @@
+"""Paged attention and its cache, on every instruction set of this machine: right against NumPy in float64, and for one
+row the same bits whatever the rows, heads, blocks and partitions that are computed with it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lightwell.runtimes.cpu import _native
+
+pytestmark = pytest.mark.parametrize("isa", _native.available_isas())
+
+BLOCK, PARTITION = 32, 256
+LARGEST = np.array(0x7F7F0000, np.uint32).view(np.float32)  # the largest finite bf16
+
+
+def to_bf16(x):
+    """Nearest even by bits; what would be infinite is the largest finite, NaN is zero."""
+    word = x.view(np.uint32)
+    with np.errstate(over="ignore"):
+        rounded = (word + 0x7FFF + (word >> 16 & 1) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    return np.clip(np.where(np.isnan(x), np.float32(0), rounded), -LARGEST, LARGEST)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``table`` may list more blocks than the tokens need."""
+
+    q: np.ndarray  # (rows, heads, head_dim)
+    keys: np.ndarray  # (tokens, head_dim)
+    values: np.ndarray
+    first_position: int
+    window: int
+    scale: float
+    table: np.ndarray
+
+    def run(self, isa, rows_per_item=16, stale=0.0):
+        return _native.attention(
+            self.q,
+            self.keys,
+            self.values,
+            first_position=self.first_position,
+            window=self.window,
+            scale=self.scale,
+            block_table=self.table,
+            rows_per_item=rows_per_item,
+            stale=stale,
+            isa=isa,
+        )
+
+    def expected(self):
+        q, keys, values = (x.astype(np.float64) for x in (self.q, to_bf16(self.keys), to_bf16(self.values)))
+        age = self.first_position + np.arange(len(q))[:, None] - np.arange(len(keys))
+        seen = (age >= 0) & (age < (self.window or len(keys)))
+        scores = np.where(seen[:, None], np.einsum("rhd,td->rht", q, keys) * self.scale, -np.inf)
+        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+        return weights @ values / weights.sum(axis=2, keepdims=True)
+
+
+def random_case(seed=0, head_dim=64, heads=3, rows=5, first_position=300, window=0, spare_tokens=0, sharpness=1.0):
+    rng = np.random.default_rng(seed)
+    tokens = first_position + rows + spare_tokens
+    q, keys, values = (
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in ((rows, heads, head_dim), (tokens, head_dim), (tokens, head_dim))
+    )
+    table = rng.permutation(-(-tokens // BLOCK) + 3).astype(np.int32)
+    return Case(q, keys, values, first_position, window, sharpness / np.sqrt(head_dim), table)
+
+
+cases = st.builds(
+    random_case,
+    seed=st.integers(0, 2**32 - 1),
+    head_dim=st.sampled_from([16, 32, 48, 64, 80, 128, 256]),
+    heads=st.integers(1, 9),
+    rows=st.integers(1, 20),
+    first_position=st.one_of(st.integers(0, 70), st.integers(0, 600)),
+    window=st.sampled_from([0, 0, 1, 2, 31, 32, 33, 100, 256, 300]),
+    spare_tokens=st.sampled_from([0, 1, 40]),
+    sharpness=st.sampled_from([0.0, 1.0, 10.0]),
+)
+
+
+def assert_same_bits(a, b):
+    np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=cases)
+@example(case=random_case(heads=9, rows=16))  # more queries than one pass takes
+@example(case=random_case(first_position=0, rows=1))
+@example(case=random_case(first_position=PARTITION - 3, rows=8))  # rows on both sides of a partition's end
+def test_attention_is_softmax_of_what_a_row_sees(isa, case):
+    np.testing.assert_allclose(case.run(isa), case.expected(), rtol=2e-5, atol=2e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=cases, rows_per_item=st.integers(1, 15), data=st.data())
+def test_a_row_has_the_same_bits_whatever_is_computed_with_it(isa, case, rows_per_item, data):
+    whole = case.run(isa)
+    assert_same_bits(case.run(isa, rows_per_item), whole)
+    row = data.draw(st.integers(0, len(case.q) - 1), "row")
+    head = data.draw(st.integers(0, case.q.shape[1] - 1), "head")
+    alone = replace(case, q=case.q[row : row + 1, head : head + 1].copy(), first_position=case.first_position + row)
+    assert_same_bits(alone.run(isa), whole[row : row + 1, head : head + 1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=cases, seed=st.integers(0, 2**32 - 1), stale=st.sampled_from([-1e38, 7.0, np.nan, np.inf]))
+def test_neither_places_nor_old_contents_of_blocks_matter(isa, case, seed, stale):
+    whole = case.run(isa)
+    elsewhere = replace(case, table=np.random.default_rng(seed).permutation(case.table))
+    assert_same_bits(elsewhere.run(isa, stale=stale), whole)
+    end = case.first_position + len(case.q)
+    shorter = replace(case, keys=case.keys[:end].copy(), values=case.values[:end].copy())
+    assert_same_bits(shorter.run(isa, stale=stale), whole)
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=cases)
+def test_blocks_that_no_row_sees_need_not_exist(isa, case):
+    table = case.table.copy()
+    if case.window:
+        table[: max(0, case.first_position - case.window + 1) // BLOCK] = -1
+    table[(case.first_position + len(case.q) - 1) // BLOCK + 1 :] = -1
+    assert_same_bits(replace(case, table=table).run(isa), case.run(isa))
+
+
+def test_a_window_of_one_gives_the_value_itself(isa):
+    case = random_case(window=1, first_position=250, rows=20)
+    want = np.broadcast_to(to_bf16(case.values)[250:270, None], case.q.shape)
+    np.testing.assert_array_equal(case.run(isa), want)
+
+
+def test_huge_scores_stay_finite(isa):
+    case = random_case(sharpness=1e6)
+    best = case.expected()  # of such scores the softmax is an argmax
+    np.testing.assert_allclose(case.run(isa), best, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_broken_row_harms_no_other(isa, bad):
+    case = random_case(rows=6)
+    q = case.q.copy()
+    q[2, 1, 5] = bad
+    got, want = replace(case, q=q).run(isa), case.run(isa)
+    others = np.ones(q.shape[:2], bool)
+    others[2, 1] = False
+    assert_same_bits(got[others], want[others])
+
+
+def test_a_broken_token_in_the_cache_stays_finite(isa):
+    case = random_case()
+    keys, values = case.keys.copy(), case.values.copy()
+    keys[7, 3], values[8, 4], values[9, 5] = np.nan, np.inf, -np.inf
+    assert np.isfinite(replace(case, keys=keys, values=values).run(isa)).all()
+
+
+special = np.array([3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 1e-45, -0.0, 1.00390625] * 4, np.float32)
+
+
+@settings(max_examples=50)
+@given(words=st.binary(min_size=128, max_size=128), slot=st.integers(0, BLOCK - 1))
+@example(words=special.tobytes(), slot=31)
+def test_store_kv_rounds_into_its_slot_alone(isa, words, slot):
+    key, value = np.split(np.frombuffer(words, np.float32), 2)
+    keys, values = _native.store_kv(key, value, slot, isa)
+    want_keys, want_values = np.zeros((8, BLOCK, 2), np.uint16), np.zeros((BLOCK // 2, 16, 2), np.uint16)
+    want_keys[:, slot] = (to_bf16(key).view(np.uint32) >> 16).reshape(8, 2)
+    want_values[slot // 2, :, slot % 2] = to_bf16(value).view(np.uint32) >> 16
+    np.testing.assert_array_equal(keys, want_keys)
+    np.testing.assert_array_equal(values, want_values)
+
+
+def test_wrong_shapes_are_refused(isa):
+    case = random_case()
+    with pytest.raises(ValueError, match="multiple of 16"):
+        replace(case, q=np.zeros((1, 1, 24), np.float32)).run(isa)
+    with pytest.raises(ValueError, match="head_dim of q"):
+        replace(case, q=np.zeros((1, 1, 32), np.float32)).run(isa)
+    with pytest.raises(ValueError, match="must have its token"):
+        replace(case, first_position=301).run(isa)
+    with pytest.raises(ValueError, match="cover all tokens"):
+        replace(case, table=case.table[:5]).run(isa)
+    with pytest.raises(ValueError, match="wherever a row"):
+        replace(case, table=np.full_like(case.table, -1)).run(isa)
+    with pytest.raises(ValueError, match="rows_per_item must be within"):
+        case.run(isa, rows_per_item=17)
+    with pytest.raises(TypeError):
+        replace(case, q=case.q.astype(np.float64)).run(isa)

@@ -1,0 +1,453 @@
+"""The CPU runtime against the reference, and against itself: the same bits however the work is cut."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightwell.checkpoints import open_checkpoint
+from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.checkpoints.spec import Rope, RopeScaling
+from lightwell.checkpoints.tensor import Format
+from lightwell.errors import CheckpointError, StartupError
+from lightwell.runtimes.base import Runtime, StepInput
+from lightwell.runtimes.cpu import CpuRuntime, _native, threads
+from lightwell.runtimes.reference import ReferenceRuntime
+from lightwell.sampling.params import SamplingParams
+from lightwell.sampling.reference import choose, log_probabilities
+from lightwell.text import load_tokenizer
+from tests.steps import Chunk, blocks_for, generate, step_of
+from tests.tiny import tiny_checkpoint, tiny_shapes
+
+Floats = npt.NDArray[np.float32]
+BLOCKS = 64
+ISAS = _native.available_isas()
+
+
+class RoundingReference(ReferenceRuntime):
+    """The reference with keys and values rounded to bfloat16, as the CPU runtime's cache has them."""
+
+    def allocate(self, blocks: int) -> None:
+        super().allocate(blocks)
+        for cache in self._caches:
+            write = cache.write
+            cache.write = lambda table, start, keys, values, write=write: write(table, start, bf16(keys), bf16(values))
+
+
+def bf16(x: Floats) -> Floats:
+    """Rounded to nearest even."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def loaded(checkpoint: Checkpoint, runtime: Runtime | None = None, **options: Any) -> Runtime:
+    runtime = runtime or CpuRuntime(**{"threads": 2} | options)
+    runtime.load(checkpoint)
+    runtime.allocate(BLOCKS)
+    return runtime
+
+
+def scores(runtime: Runtime, checkpoint: Checkpoint, *chunks: Chunk) -> Floats:
+    step = step_of(*chunks)
+    logits = np.full((len(step.logit_rows), checkpoint.spec.vocab), np.nan, np.float32)
+    runtime.execute(step, logits)
+    return logits
+
+
+def every_row(
+    runtime: Runtime,
+    checkpoint: Checkpoint,
+    tokens: list[int],
+    cuts: Sequence[int] = (),
+    table: Sequence[int] | None = None,
+) -> Floats:
+    """Scores after every token, computed in chunks that end at ``cuts``."""
+    table = table or list(range(blocks_for(len(tokens))))
+    ends = [*cuts, len(tokens)]
+    chunks = [Chunk(tokens[a:b], a, table, draw=range(b - a)) for a, b in zip([0, *cuts], ends, strict=True)]
+    return np.concatenate([scores(runtime, checkpoint, chunk) for chunk in chunks])
+
+
+def random_tokens(checkpoint: Checkpoint, count: int, seed: int = 1) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, checkpoint.spec.vocab, count)]
+
+
+def assert_close(actual: Floats, expected: Floats, relative: float = 1e-3) -> None:
+    assert np.abs(actual - expected).max() <= relative * np.abs(expected).max()
+
+
+def assert_like_the_reference(checkpoint: Checkpoint, count: int, **options: Any) -> None:
+    tokens = random_tokens(checkpoint, count)
+    expected = every_row(loaded(checkpoint, RoundingReference()), checkpoint, tokens)
+    assert_close(every_row(loaded(checkpoint, activations="float32", **options), checkpoint, tokens), expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(shape=tiny_shapes(), seed=st.integers(0, 1000), count=st.integers(1, 100))
+def test_equals_the_reference(shape: dict[str, Any], seed: int, count: int) -> None:
+    assert_like_the_reference(tiny_checkpoint(seed, **shape), count)
+
+
+@settings(max_examples=20, deadline=None)
+@given(shape=tiny_shapes(group_values=32), format=st.sampled_from([Format.Q4_0, Format.Q4_1, Format.Q5_1, Format.Q8_0]))
+def test_equals_the_reference_with_quantized_weights(shape: dict[str, Any], format: Format) -> None:
+    assert_like_the_reference(tiny_checkpoint(**shape, format=format), 40)
+
+
+@pytest.mark.parametrize("window", [None, 1, 70, 256, 300])
+def test_equals_the_reference_in_contexts_of_several_partitions(window: int | None) -> None:
+    assert_like_the_reference(tiny_checkpoint(window=window), 600)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_equals_the_reference_on_every_instruction_set(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
+    for family in ("llama", "gemma3"):
+        assert_like_the_reference(tiny_checkpoint(family=family, window=40, biases=True, qk_norm=True), 80)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        Rope(theta=10_000, dims=16, interleaved=True),
+        Rope(theta=10_000, dims=16, interleaved=False),
+        Rope(1e6, 32, False, RopeScaling("yarn", factor=4, original_context=64, attention_factor=1.2)),
+        Rope(1e4, 32, False, RopeScaling("llama3", factor=8, original_context=64)),
+        Rope(1e4, 32, True, RopeScaling("linear", factor=2)),
+    ],
+)
+def test_rotates_as_the_reference_does(rope: Rope) -> None:
+    assert_like_the_reference(tiny_checkpoint(rope=rope, head_dim=32), 100)
+
+
+@pytest.mark.parametrize("format", [Format.Q4_0, Format.Q4_1, Format.Q5_0, Format.Q8_0, Format.Q4_K, Format.Q6_K])
+def test_int8_activations_stay_close_to_the_reference(format: Format) -> None:
+    checkpoint = tiny_checkpoint(format=format, width=256, ffn_width=256, heads=4, head_dim=64)
+    tokens = random_tokens(checkpoint, 100)
+    expected = every_row(loaded(checkpoint, RoundingReference()), checkpoint, tokens)
+    actual = every_row(loaded(checkpoint), checkpoint, tokens)
+    assert np.abs(actual - expected).mean() <= 0.02 * np.abs(expected).mean()
+    assert not np.array_equal(actual, every_row(loaded(checkpoint, activations="float32"), checkpoint, tokens))
+
+
+def test_unquantized_weights_are_multiplied_as_they_are() -> None:
+    checkpoint = tiny_checkpoint(format=Format.BF16)
+    tokens = random_tokens(checkpoint, 40)
+    exact = every_row(loaded(checkpoint, activations="float32"), checkpoint, tokens)
+    assert np.array_equal(every_row(loaded(checkpoint), checkpoint, tokens), exact)
+
+
+def test_a_model_may_mix_formats() -> None:
+    """Down projections in BF16 beside int8 ones, and a V that needs floats where Q and K take int8."""
+    checkpoint = tiny_checkpoint(format=Format.Q8_0)
+    plain = tiny_checkpoint(format=Format.BF16).tensors
+    mixed = {name: plain[name] if ".v." in name or ".down." in name else t for name, t in checkpoint.tensors.items()}
+    checkpoint = replace(checkpoint, tensors=mixed)
+    assert_like_the_reference(checkpoint, 40)
+    tokens = random_tokens(checkpoint, 40)
+    expected = every_row(loaded(checkpoint, RoundingReference()), checkpoint, tokens)
+    assert_close(every_row(loaded(checkpoint), checkpoint, tokens), expected, relative=0.05)
+
+
+# The same bits, however the work is cut
+
+
+def strangers(checkpoint: Checkpoint, count: int, first_block: int) -> list[Chunk]:
+    """Other sequences in the step, some of them in the middle of their text, each in its own blocks."""
+    sizes = [1 + 7 * i % 50 for i in range(count)]
+    tables = [[first_block + 2 * i, first_block + 2 * i + 1] for i in range(count)]
+    return [
+        Chunk(random_tokens(checkpoint, size, seed=i), start=i % 3 * 5 % (64 - size), table=table)
+        for i, (size, table) in enumerate(zip(sizes, tables, strict=True))
+    ]
+
+
+FORMATS = [Format.F32, Format.BF16, Format.Q4_1, Format.Q8_0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), shape=tiny_shapes(group_values=32), format=st.sampled_from(FORMATS))
+def test_chunks_block_tables_and_strangers_do_not_change_a_bit(
+    data: st.DataObject, shape: dict[str, Any], format: Format
+) -> None:
+    checkpoint = tiny_checkpoint(5, **shape, format=format)
+    tokens = random_tokens(checkpoint, data.draw(st.integers(2, 300)))
+    whole = every_row(loaded(checkpoint, threads=1), checkpoint, tokens)
+
+    runtime = loaded(checkpoint, threads=data.draw(st.integers(1, 4)))
+    table = data.draw(st.permutations(range(20)))[: blocks_for(len(tokens))]
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1), max_size=6)))
+    assert np.array_equal(every_row(runtime, checkpoint, tokens, cuts, table), whole)
+
+    cut = data.draw(st.integers(0, len(tokens) - 1))
+    own = Chunk(tokens[cut:], cut, table, draw=range(len(tokens) - cut))
+    others = strangers(checkpoint, data.draw(st.integers(1, 20)), first_block=20)
+    place = data.draw(st.integers(0, len(others)))
+    beside = scores(runtime, checkpoint, *others[:place], own, *others[place:])
+    assert np.array_equal(beside[place : place + len(tokens) - cut], whole[cut:])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("window", [None, 100])
+def test_one_token_at_a_time_equals_a_whole_prompt(
+    isa: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
+    checkpoint = tiny_checkpoint(format=Format.Q4_1, window=window, heads=6, head_dim=16)
+    tokens = random_tokens(checkpoint, 600)
+    whole = every_row(loaded(checkpoint), checkpoint, tokens)
+    single = every_row(loaded(checkpoint), checkpoint, tokens, cuts=range(1, 600))
+    assert np.array_equal(single, whole)
+
+
+def test_rows_that_need_no_token_cost_no_scores_and_change_nothing() -> None:
+    checkpoint = tiny_checkpoint(format=Format.Q8_0)
+    tokens, table = random_tokens(checkpoint, 50), [3, 4]
+    whole = every_row(loaded(checkpoint), checkpoint, tokens)
+    runtime = loaded(checkpoint)
+    output = runtime.execute(step_of(Chunk(tokens[:40], 0, table, draw=[])))
+    assert output.tokens.shape == (0,)
+    assert np.array_equal(scores(runtime, checkpoint, Chunk(tokens[40:], 40, table, draw=[2, 9])), whole[[42, 49]])
+
+
+def test_many_logit_rows_are_scored_in_turns() -> None:
+    checkpoint = tiny_checkpoint()
+    tokens = random_tokens(checkpoint, 200)
+    whole = every_row(loaded(checkpoint), checkpoint, tokens)
+    runtime = loaded(checkpoint)
+    step = step_of(Chunk(tokens, 0, list(range(7)), draw=range(200)))
+    assert np.array_equal(runtime.execute(step).tokens, whole.argmax(axis=1))
+
+
+# Drawing tokens
+
+
+def test_draws_as_the_definition_of_sampling_says() -> None:
+    checkpoint = tiny_checkpoint()
+    params = [
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=1, seed=2**64 - 1),
+        SamplingParams(temperature=2, top_k=5, seed=3, logprobs=4),
+        SamplingParams(temperature=0.5, top_p=0.7, min_p=0.1, seed=4, logprobs=0),
+    ]
+    step = step_of(*[Chunk(random_tokens(checkpoint, 9, i), 0, [i], params=p) for i, p in enumerate(params)])
+    logits = np.empty((len(params), checkpoint.spec.vocab), np.float32)
+    output = loaded(checkpoint).execute(step, logits)
+
+    assert output.tokens.tolist() == [choose(row, p, position=9) for row, p in zip(logits, params, strict=True)]
+    assert output.chosen is not None
+    assert output.top_ids is not None
+    assert output.top is not None
+    expected = [log_probabilities(row) for row in logits]
+    assert np.isnan(output.chosen[:2]).all()
+    assert output.chosen[2:] == pytest.approx([expected[i][output.tokens[i]] for i in (2, 3)], abs=1e-5)
+    best = np.argsort(-logits[2], kind="stable")[:4]
+    assert output.top_ids[2].tolist() == best.tolist()
+    assert output.top[2] == pytest.approx(expected[2][best], abs=1e-5)
+    assert (output.top_ids[[0, 1, 3]] == -1).all()
+
+
+def test_without_log_probabilities_there_are_no_arrays_for_them() -> None:
+    output = loaded(tiny_checkpoint()).execute(step_of(Chunk([1], 0, [0])))
+    assert (output.chosen, output.top_ids, output.top) == (None, None, None)
+    assert output.duration > 0
+
+
+# Steps that must not be run
+
+
+GOOD = step_of(Chunk([1, 2, 3], 30, [4, 5]), Chunk([7], 0, [6, -1]))
+
+
+def changed(name: str, value: Any) -> StepInput:
+    return replace(GOOD, **{name: np.array(value, getattr(GOOD, name).dtype)})
+
+
+@pytest.mark.parametrize(
+    ("step", "complaint"),
+    [
+        (changed("tokens", [1, 2, 100, 7]), r"tokens\[2\] is 100"),
+        (changed("tokens", [1, -2, 3, 7]), r"tokens\[1\] is -2"),
+        (changed("tokens", [1, 2, 3]), "positions must be a C-contiguous array of int32 with shape"),
+        (changed("positions", [30, 31, 33, 0]), r"positions\[2\] is 33, but its sequence is at 32"),
+        (changed("positions", [-1, 0, 1, 0]), r"positions\[0\] is -1"),
+        (changed("positions", [2**31 - 1, 31, 32, 0]), r"positions\[0\] is 2147483647"),
+        (changed("positions", [62, 63, 64, 0]), r"positions\[0\] is 62"),
+        (changed("starts", [1, 3, 4]), r"starts\[0\] is 1"),
+        (changed("starts", [0, 3, 3]), r"starts\[2\] is 3, but there are 4 tokens"),
+        (changed("starts", [0, 5, 4]), r"starts\[1\] is 5"),
+        (changed("starts", [0, -1, 4]), r"starts\[1\] is -1"),
+        (changed("starts", [0, 4]), "starts must be"),
+        (changed("block_tables", [[4, 5], [-1, -1]]), r"block_tables\[1\] is -1 for block 0"),
+        (changed("block_tables", [[64, 5], [6, -1]]), r"block_tables\[0\] is 64 for block 0"),
+        (changed("block_tables", [[4, 6], [6, -1]]), "KV block 6 is written twice"),
+        (changed("block_tables", [4, 5]), "block_tables must be"),
+        (changed("logit_rows", [2, 4]), r"logit_rows\[1\] is 4"),
+        (changed("logit_rows", [3, 2]), r"logit_rows\[1\] is 2"),
+        (changed("logit_rows", [2]), "temperature must be"),
+        (replace(GOOD, tokens=GOOD.tokens.astype(np.int64)), "tokens must be"),
+        (replace(GOOD, positions=np.repeat(GOOD.positions, 2)[::2]), "positions must be"),
+        (replace(GOOD, sampling=replace(GOOD.sampling, top_p=np.array([1, np.nan], np.float32))), "logit row 1"),
+        (replace(GOOD, sampling=replace(GOOD.sampling, temperature=np.array([-1, 0], np.float32))), "logit row 0"),
+    ],
+)
+def test_a_bad_step_is_refused_and_nothing_of_it_computed(step: StepInput, complaint: str) -> None:
+    checkpoint = tiny_checkpoint()
+    runtime, untouched = loaded(checkpoint), loaded(checkpoint)
+    for each in (runtime, untouched):
+        each.execute(step_of(Chunk(list(range(30)), 0, [4], draw=[])))
+    with pytest.raises(ValueError, match=complaint):
+        runtime.execute(step)
+    logits = np.empty((2, 2, checkpoint.spec.vocab), np.float32)
+    runtime.execute(GOOD, logits[0])
+    untouched.execute(GOOD, logits[1])
+    assert np.array_equal(logits[0], logits[1])
+
+
+def test_scores_need_an_array_of_their_size() -> None:
+    with pytest.raises(ValueError, match=r"logits must be a C-contiguous array of float32 with shape \(2, 100\)"):
+        loaded(tiny_checkpoint()).execute(GOOD, np.empty((2, 99), np.float32))
+
+
+def test_a_step_before_the_cache_is_refused() -> None:
+    runtime = CpuRuntime(threads=1)
+    runtime.load(tiny_checkpoint())
+    with pytest.raises(RuntimeError, match="allocate the KV cache"):
+        runtime.execute(GOOD)
+    runtime.allocate(8)
+    with pytest.raises(ValueError, match="allocated already"):
+        runtime.allocate(8)
+
+
+# Loading and threads
+
+
+def test_reports_its_memory_and_what_it_computes_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTWELL_CPU_ISA", "portable")
+    checkpoint = tiny_checkpoint(format=Format.Q8_0)
+    report = CpuRuntime(threads=3).load(checkpoint)
+    assert report.details == {"instruction set": "portable", "threads": "3", "activations": "int8"}
+    assert report.kv_bytes_per_block == checkpoint.spec.kv_bytes_per_token() * 32
+    matrices = [t for t in checkpoint.tensors.values() if len(t.shape) == 2]
+    assert report.weight_bytes >= sum(t.rows * t.columns for t in matrices)
+    assert report.workspace_bytes > 512 * 4 * (checkpoint.spec.width + checkpoint.spec.ffn_width)
+
+
+def test_a_tied_table_is_packed_once() -> None:
+    tied, separate = (CpuRuntime(threads=1).load(tiny_checkpoint(tied=tied)).weight_bytes for tied in (True, False))
+    assert separate > tied
+
+
+def test_an_instruction_set_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTWELL_CPU_ISA", "mmx")
+    with pytest.raises(StartupError, match=r"LIGHTWELL_CPU_ISA is mmx, but this machine can run: .*portable"):
+        CpuRuntime()
+
+
+def test_a_head_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="multiples of 16 dimensions"):
+        CpuRuntime(threads=1).load(tiny_checkpoint(head_dim=24))
+
+
+def test_threads_respect_affinity_and_siblings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpu, siblings in enumerate(["0-1", "0-1", "2-3", "2-3"]):
+        (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings + "\n")
+    monkeypatch.setattr(threads, "_CPUS", tmp_path)
+    monkeypatch.setattr(threads, "_OWN_GROUP", tmp_path / "none")
+    for allowed, cores in (({0, 1, 2, 3}, 2), ({0, 1}, 1), ({1, 2}, 2)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid, allowed=allowed: allowed)
+        assert threads.default_threads() == cores
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"box/cpu.max": "250000 100000\n"}, 2),
+        ({"box/cpu.max": "max 100000\n", "cpu.max": "100000 100000\n"}, 1),
+        ({"box/cpu.max": "50000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({}, 8),
+    ],
+)
+def test_threads_respect_the_cpu_quota(
+    files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "own").write_text("1:cpu:/\n0::/box\n")
+    monkeypatch.setattr(threads, "_CPUS", tmp_path / "none")
+    monkeypatch.setattr(threads, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(threads, "_OWN_GROUP", tmp_path / "own")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert threads.default_threads() == expected
+
+
+# Real models
+
+TEXT = (
+    "A light well is a shaft that brings daylight into the inner rooms of a house. In old towns, where houses stand "
+    "wall to wall, the rooms at the back would be dark without one. Its walls are painted white, so that even in winter "
+    "some of the sky reaches the kitchen on the ground floor. Children learn the hour from the stripe of sun that climbs "
+    "down the plaster in the morning and up again after noon. def area(width, depth):\n    return width * depth\n"
+    "In 1911 the city made a rule: no room may be farther than 6.5 m from a window. 日光は部屋を明るくする。"
+)
+
+
+def real(path: Path) -> tuple[Checkpoint, list[int]]:
+    checkpoint = open_checkpoint(path)
+    return checkpoint, load_tokenizer(checkpoint).encode(TEXT, special=True)
+
+
+def mean_divergence(actual: Floats, expected: Floats) -> float:
+    """Mean Kullback-Leibler divergence of the rows' distributions, in nats."""
+    p, q = (np.array([log_probabilities(row) for row in scores]) for scores in (expected, actual))
+    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+def test_a_real_model_equals_the_reference(model: str, request: pytest.FixtureRequest) -> None:
+    checkpoint, tokens = real(request.getfixturevalue(model))
+    expected = every_row(loaded(checkpoint, RoundingReference()), checkpoint, tokens)
+    exact = every_row(loaded(checkpoint, activations="float32"), checkpoint, tokens)
+    assert_close(exact, expected)
+    int8 = every_row(loaded(checkpoint), checkpoint, tokens)
+    assert mean_divergence(int8, expected) <= 0.006
+    assert (int8.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_real_model_gives_the_same_bits_in_any_batch(
+    isa: str, smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
+    checkpoint, tokens = real(smollm2)
+    runtime = loaded(checkpoint)
+    whole = every_row(runtime, checkpoint, tokens)
+    count = len(tokens)
+    for size in (5, 16, 64):
+        assert np.array_equal(every_row(runtime, checkpoint, tokens, cuts=range(size, count, size)), whole)
+    cut = count - 20
+    every_row(runtime, checkpoint, tokens[:cut], table=[9, 3, 7, 1, 8, 2, 0, 5])
+    for position in range(cut, count):
+        own = Chunk([tokens[position]], position, [9, 3, 7, 1, 8, 2, 0, 5])
+        batch = [*strangers(checkpoint, 7, first_block=20), own]
+        assert np.array_equal(scores(runtime, checkpoint, *batch)[-1], whole[position])
+
+
+@pytest.mark.slow
+def test_a_real_model_writes_sense(smollm2: Path) -> None:
+    checkpoint = open_checkpoint(smollm2)
+    tokenizer = load_tokenizer(checkpoint)
+    prompt = tokenizer.encode("The capital of France is", special=True)
+    assert tokenizer.decode(generate(loaded(checkpoint), prompt, 1)).strip() == "Paris"

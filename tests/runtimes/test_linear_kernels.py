@@ -1,0 +1,229 @@
+"""Packing and the linear kernels of each instruction set, against NumPy on weights that the gguf package dequantizes."""
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+_native = pytest.importorskip("lightwell.runtimes.cpu._native", reason="the native runtime is not built")
+
+ISAS = _native.available_isas()
+PLAIN = {"F32": "F32", "F16": "F16", "BF16": "BF16"}  # format to the form it is packed in
+QUANTIZED = {
+    "Q4_0": "W4",
+    "Q4_1": "W4",
+    "Q4_K": "W4",
+    "Q5_0": "W8",
+    "Q5_1": "W8",
+    "Q5_K": "W8",
+    "Q8_0": "W8",
+    "Q6_K": "W8H",
+}
+FORMS = PLAIN | QUANTIZED
+# Where each block of a K format has fp16 numbers that random bytes must not turn into huge or no numbers.
+HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+GROUP, TILE = 32, 16
+
+
+def block_columns(name: str) -> int:
+    return gguf.GGML_QUANT_SIZES[Type[name]][0]
+
+
+def random_source(name: str, rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+    """Tensor data as files have it: one row of bytes a matrix row."""
+    if name not in HALVES:
+        return gguf.quantize(rng.normal(size=(rows, columns)).astype(np.float32), Type[name]).view(np.uint8)
+    blocks = rng.integers(0, 256, (rows, columns // 256, gguf.GGML_QUANT_SIZES[Type[name]][1]), dtype=np.uint8)
+    for offset in HALVES[name]:
+        halves = rng.uniform(-0.01, 0.01, (rows, columns // 256)).astype(np.float16)
+        blocks[:, :, offset : offset + 2] = halves[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def pack(name: str, source: np.ndarray, columns: int):
+    return _native.PackedMatrix(np.ascontiguousarray(source).reshape(-1), name, len(source), columns)
+
+
+def matrix(name: str, rows: int, columns: int, rng: np.random.Generator):
+    """A packed random matrix and its weights as floats."""
+    source = random_source(name, rows, columns, rng)
+    weights = gguf.dequantize(source.reshape(-1), Type[name]).reshape(rows, columns)
+    return pack(name, source, columns), weights.astype(np.float32)
+
+
+def activations(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of very different sizes, as real activations are."""
+    return (rng.normal(size=(rows, columns)) * np.exp(rng.normal(size=(rows, 1)))).astype(np.float32)
+
+
+def quantized(x: np.ndarray) -> np.ndarray:
+    """x as int8 arithmetic sees it: groups of 32 columns rounded to 1/127 of their largest magnitude."""
+    groups = x.reshape(len(x), -1, GROUP)
+    scale = np.abs(groups).max(-1, keepdims=True) / np.float32(127)
+    values = np.rint(np.divide(groups, scale, out=np.zeros_like(groups), where=scale > 0))
+    return (values.astype(np.float64) * scale).reshape(x.shape)
+
+
+def unpacked(packed, isa: str = "portable") -> np.ndarray:
+    return np.stack([_native.matrix_row(packed, row, isa) for row in range(packed.rows)])
+
+
+def assert_product(got: np.ndarray, x: np.ndarray, weights: np.ndarray) -> None:
+    """got is x times the weights but for the rounding of sums, and zero past the last row."""
+    x, weights = x.astype(np.float64), weights.astype(np.float64)
+    magnitude = np.abs(x) @ np.abs(weights).T
+    assert (np.abs(got[:, : len(weights)] - x @ weights.T) <= 1e-5 * magnitude).all()
+    assert not got[:, len(weights) :].any()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_layout(name):
+    packed, _ = matrix(name, 33, 512, np.random.default_rng(1))
+    group_bytes = {"W4": 256 + 64, "W8": 512 + 64, "W8H": 512 + 64, "BF16": 1024, "F16": 1024, "F32": 2048}[FORMS[name]]
+    if name == "Q8_0":
+        group_bytes = 512 + 32  # it has no minimums
+    assert (packed.rows, packed.columns, packed.form) == (33, 512, FORMS[name])
+    assert packed.nbytes == 3 * (512 // GROUP) * group_bytes
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", FORMS)
+def test_rows_read_back(name, isa):
+    columns = 45 if name in PLAIN else 512
+    packed, weights = matrix(name, 19, columns, np.random.default_rng(2))
+    # A K format's scale is rounded to fp16, which moves each of its two terms by 2^-11 of itself at most.
+    tolerance = 2**-11 * 2 * np.abs(weights).max() if name in HALVES else 0
+    np.testing.assert_allclose(unpacked(packed, isa), weights, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_subnormal_scales_are_exact(name):
+    rng = np.random.default_rng(3)
+    source = random_source(name, 2, 512, rng)
+    blocks = source.reshape(2, 2, -1)
+    for offset in HALVES[name]:
+        blocks[:, :, offset : offset + 2] = np.array([5e-7], np.float16).view(np.uint8)
+    weights = gguf.dequantize(source.reshape(-1), Type[name]).reshape(2, 512)
+    np.testing.assert_allclose(unpacked(pack(name, source, 512)), weights, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", QUANTIZED)
+@settings(max_examples=12, deadline=None)
+@given(rows=st.integers(1, 40), blocks=st.integers(1, 9), m=st.integers(1, 9), seed=st.integers(0, 2**31))
+def test_int8_product(name, isa, rows, blocks, m, seed):
+    rng = np.random.default_rng(seed)
+    columns = block_columns(name) * (blocks if block_columns(name) == GROUP else 1 + blocks % 2)
+    packed, weights = matrix(name, rows, columns, rng)
+    x = activations(m, columns, rng)
+    got = _native.linear_int8(packed, x, isa)
+    assert got.shape == (m, -(-rows // TILE) * TILE)
+    assert_product(got, quantized(x), unpacked(packed) if name in HALVES else weights)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", FORMS)
+@settings(max_examples=8, deadline=None)
+@given(rows=st.integers(1, 90), columns=st.integers(1, 100), m=st.integers(1, 14), seed=st.integers(0, 2**31))
+def test_float_product(name, isa, rows, columns, m, seed):
+    rng = np.random.default_rng(seed)
+    columns = -(-columns // block_columns(name)) * block_columns(name)
+    packed, weights = matrix(name, rows, columns, rng)
+    x = activations(m, columns, rng)
+    assert_product(_native.linear_float(packed, x, isa), x, unpacked(packed) if name in HALVES else weights)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_extreme_values_do_not_overflow(name, isa):
+    """Every product at its largest, where sums in narrow lanes would saturate or wrap."""
+    source = np.full_like(random_source(name, 2, 512, np.random.default_rng(4)), 255)
+    source[1] = 0
+    blocks = source.reshape(2, 512 // block_columns(name), -1)
+    for offset in HALVES.get(name, (0, 2) if name in ("Q4_1", "Q5_1") else (0,)):
+        blocks[:, :, offset : offset + 2] = np.array([0.25], np.float16).view(np.uint8)
+    if name == "Q8_0":
+        blocks[0, :, 2:] = 128  # -128
+        blocks[1, :, 2:] = 127
+    packed = pack(name, source, 512)
+    x = np.stack([np.ones(512), -np.ones(512), np.where(np.arange(512) % 2, 1, -1)]).astype(np.float32)
+    assert_product(_native.linear_int8(packed, x, isa), quantized(x), unpacked(packed))
+
+
+def splits(kernel, packed, x: np.ndarray, isa: str):
+    """The same product, one row at a time, a few rows at a time, and one or a few tiles at a time."""
+    for rows in (1, 2, 3, 5):
+        yield np.concatenate([kernel(packed, x[i : i + rows], isa) for i in range(0, len(x), rows)])
+    tiles = -(-packed.rows // TILE)
+    for step in (1, 2, 3):
+        ranges = [(begin, min(begin + step, tiles)) for begin in range(0, tiles, step)]
+        yield np.concatenate([kernel(packed, x, isa, begin, end) for begin, end in ranges], axis=1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", FORMS)
+def test_same_bits_however_split(name, isa):
+    rng = np.random.default_rng(5)
+    packed, _ = matrix(name, 7 * TILE + 3, 512, rng)
+    x = activations(23, 512, rng)
+    kernels = [_native.linear_float] if name in PLAIN else [_native.linear_float, _native.linear_int8]
+    for kernel in kernels:
+        whole = kernel(packed, x, isa)
+        for split in splits(kernel, packed, x, isa):
+            np.testing.assert_array_equal(split.view(np.uint32), whole.view(np.uint32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_zero_rows_stay_zero(isa):
+    packed, _ = matrix("Q4_1", 16, 64, np.random.default_rng(6))
+    assert not _native.linear_int8(packed, np.zeros((5, 64), np.float32), isa).any()
+
+
+def test_read_only_data_is_packed():
+    data = np.zeros(18 * 16, np.uint8)
+    data.flags.writeable = False
+    assert _native.PackedMatrix(data, "Q4_0", 16, 32).nbytes == 320
+
+
+@pytest.mark.parametrize(
+    ("size", "name", "rows", "columns", "complaint"),
+    [
+        (18, "Q3_Z", 1, 32, "unknown tensor format 'Q3_Z'; known are: F32, F16, BF16, Q4_0"),
+        (18, "Q4_0", 1, 48, "blocks of 32 columns"),
+        (144, "Q4_K", 1, 128, "blocks of 256 columns"),
+        (17, "Q4_0", 1, 32, "18 bytes a row, but there are 17"),
+        (37, "Q4_0", 2, 32, "18 bytes a row, but there are 37"),
+        (0, "Q4_0", 0, 32, "no elements"),
+        (4, "F32", 1, -1, "no elements"),
+    ],
+)
+def test_bad_matrices_are_refused(size, name, rows, columns, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        _native.PackedMatrix(np.zeros(size, np.uint8), name, rows, columns)
+
+
+def test_other_arrays_are_not_converted():
+    with pytest.raises(TypeError):
+        _native.PackedMatrix(np.zeros(18, np.int8), "Q4_0", 1, 32)
+    packed, _ = matrix("Q4_0", 16, 64, np.random.default_rng(7))
+    with pytest.raises(TypeError):
+        _native.linear_int8(packed, np.zeros((1, 64)), "portable")
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_bad_calls_are_refused(isa):
+    packed, _ = matrix("Q4_0", 16, 64, np.random.default_rng(8))
+    plain, _ = matrix("F32", 16, 64, np.random.default_rng(8))
+    x = np.zeros((1, 64), np.float32)
+    with pytest.raises(ValueError, match="x has 32 columns, the matrix 64"):
+        _native.linear_int8(packed, np.zeros((1, 32), np.float32), isa)
+    with pytest.raises(ValueError, match="F32 weights take float activations"):
+        _native.linear_int8(plain, x, isa)
+    with pytest.raises(ValueError, match="not within 1"):
+        _native.linear_float(packed, x, isa, 0, 2)
+    with pytest.raises(ValueError, match="row 16 is not one of 16"):
+        _native.matrix_row(packed, 16, isa)
+    with pytest.raises(ValueError, match="'sse9' is not available"):
+        _native.linear_float(packed, x, "sse9")

@@ -1,0 +1,79 @@
+"""Where settings come from, which wins, and what is said when one is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from lightwell.config import ServeConfig
+from lightwell.errors import StartupError
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    """No settings but those of the test."""
+    monkeypatch.chdir(tmp_path)
+    for name in ServeConfig.model_fields:
+        monkeypatch.delenv(f"LIGHTWELL_{name.upper()}", raising=False)
+
+
+def write(text: str) -> None:
+    Path("lightwell.toml").write_text(text)
+
+
+def test_the_defaults_are_local_and_need_nothing():
+    config = ServeConfig.load()
+    assert (config.model, config.host, config.port) == ("smollm2", "127.0.0.1", 8000)
+
+
+def test_flags_win_over_variables_and_these_over_the_file(monkeypatch):
+    write('model = "from-file"\nport = 1\nthreads = 1\nmax_num_seqs = 7\n')
+    monkeypatch.setenv("LIGHTWELL_PORT", "2")
+    monkeypatch.setenv("LIGHTWELL_THREADS", "2")
+    config = ServeConfig.load(threads=3, model=None)
+    assert (config.threads, config.port, config.model, config.max_num_seqs) == (3, 2, "from-file", 7)
+
+
+def test_sizes_and_names_are_read_as_people_write_them(monkeypatch):
+    assert ServeConfig.load(kv_cache_memory="1.5GiB").kv_cache_memory == 3 << 29
+    assert ServeConfig.load(kv_cache_memory="auto").kv_cache_memory is None
+    assert ServeConfig.load(served_model_name=["a", "b"]).served_model_name == ["a", "b"]
+    monkeypatch.setenv("LIGHTWELL_SERVED_MODEL_NAME", "c,d")
+    monkeypatch.setenv("LIGHTWELL_KV_CACHE_MEMORY", "1M")
+    assert ServeConfig.load().served_model_name == ["c", "d"]
+    assert ServeConfig.load().kv_cache_memory == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", 65536),
+        ("port", "http"),
+        ("max_model_len", 0),
+        ("watermark", 1.0),
+        ("threads", 0),
+        ("kv_cache_memory", "lots"),
+        ("kv_cache_memory", 0),
+        ("log_level", "loud"),
+        ("shutdown_timeout_seconds", -1),
+        ("prot", 8000),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_names_it(name, value):
+    with pytest.raises(StartupError, match=rf"^Configuration: {name}: ") as caught:
+        ServeConfig.load(**{name: value})
+    assert "\n" not in caught.value.message
+    assert repr(value) in caught.value.message
+
+
+def test_a_name_that_nobody_knows_is_an_error_in_the_file_too(monkeypatch):
+    monkeypatch.setenv("LIGHTWELL_CPU_ISA", "portable")  # another program's
+    ServeConfig.load()
+    write("prot = 8000\n")
+    with pytest.raises(StartupError, match="prot"):
+        ServeConfig.load()
+
+
+def test_a_file_that_is_not_toml_is_named():
+    write("port = \n")
+    with pytest.raises(StartupError, match=r"lightwell\.toml"):
+        ServeConfig.load()
