@@ -92,9 +92,10 @@ def run(engine: Engine, requests: Iterable[Request], most_steps: int = 5000) -> 
     for request in requests:
         engine.submit(request)
     for _ in range(most_steps):
-        if not engine.step():
+        more = engine.step()
+        engine.check()
+        if not more:
             return outputs(engine)
-        engine.scheduler.check()
     raise AssertionError("the engine does not come to an end")
 
 

@@ -142,19 +142,31 @@ async def test_a_crowd_with_cancellations(tiny, tmp_path):
             for number in draw.sample(sorted(set(range(500)) - cancelled), 60):
                 assert await ask(number, stream=False) == together[number]
             assert used_blocks(address) == 0
-    assert log.read_text() == ""
+    assert not re.search("WARNING|ERROR|Traceback", log.read_text()), log.read_text()
 
 
-def test_a_client_that_leaves_frees_its_blocks(address):
-    ask = {"model": "tiny", "prompt": "left alone", "max_tokens": 1900, "temperature": 0, "ignore_eos": True}
-    for stream in (True, False):
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_that_leaves_frees_its_blocks(address, streamed):
+    ask = {
+        "model": "tiny",
+        "prompt": "left",
+        "max_tokens": 1900,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": streamed,
+    }
+    if streamed:
+        with httpx.stream("POST", f"{address}/v1/completions", json=ask) as response:
+            lines = response.iter_lines()
+            next(lines)
+            assert used_blocks(address) > 0
+    else:
         with pytest.raises(httpx.ReadTimeout):
-            response = httpx.post(f"{address}/v1/completions", json={**ask, "stream": stream}, timeout=0.15)
-            raise AssertionError(f"answered too fast: {response.text[:200]}")
-        deadline = time.monotonic() + 5
-        while used_blocks(address) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert used_blocks(address) == 0
+            httpx.post(f"{address}/v1/completions", json=ask, timeout=0.1)
+    deadline = time.monotonic() + 5
+    while used_blocks(address) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert used_blocks(address) == 0
 
 
 @pytest.mark.parametrize("draining", [True, False], ids=["first signal drains", "second stops at once"])

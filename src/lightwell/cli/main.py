@@ -49,7 +49,7 @@ def serve(
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Serve a model behind the OpenAI API. Each option is also a variable LIGHTWELL_..., or a line of lightwell.toml."""
+    """Serve a model behind the OpenAI API. Options are also LIGHTWELL_... variables and lines of lightwell.toml."""
     from lightwell.cli.serve import serve as command
 
     flags = dict(locals())

@@ -32,3 +32,4 @@ def generate(engine: Engine, request: Request) -> Generator[Sampled | Finished, 
                         return
     finally:
         engine.abort(request.id)
+        engine.check()

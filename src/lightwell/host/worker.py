@@ -40,6 +40,8 @@ def serve_engine(engine: Engine, connection: socket.socket) -> None:
         assert lost == 0, "more events in one step than the log holds"
         if events:
             connection.sendall(pack(Frame(events)))
+        if not engine.has_work:
+            engine.check()
 
 
 def _arrived(connection: socket.socket, unpacker: Unpacker[ToEngine], *, wait: bool) -> list[ToEngine]:
