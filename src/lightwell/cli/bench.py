@@ -19,16 +19,28 @@ _TOKEN = 1000  # which token is read does not change the work
 
 def decode(model: str, batch: int, tokens: Tokens, repeat: int, threads: int | None) -> None:
     """Decode ``tokens`` tokens for each of ``batch`` sequences from an empty context; print tokens per second."""
-    runtime = _load(model, threads, batch * blocks_for(tokens))
-    steps = [_step(batch, position, 1, tokens) for position in range(tokens)]
-    _report(f"decode, batch {batch}, {tokens} tokens each", batch * tokens, repeat, lambda: _run(runtime, steps))
+    run = decoding(model, batch, tokens, threads)
+    _report(f"decode, batch {batch}, {tokens} tokens each", batch * tokens, repeat, run)
 
 
 def prefill(model: str, tokens: Tokens, chunk: Tokens, repeat: int, threads: int | None) -> None:
     """Read one prompt of ``tokens`` tokens in steps of ``chunk``; print tokens per second."""
+    run = prefilling(model, tokens, chunk, threads)
+    _report(f"prefill, {tokens} tokens in chunks of {chunk}", tokens, repeat, run)
+
+
+def decoding(model: str, batch: int, tokens: Tokens, threads: int | None) -> Callable[[], Seconds]:
+    """A loaded model; each call decodes from an empty context and returns how long it took."""
+    runtime = _load(model, threads, batch * blocks_for(tokens))
+    steps = [_step(batch, position, 1, tokens) for position in range(tokens)]
+    return lambda: _run(runtime, steps)
+
+
+def prefilling(model: str, tokens: Tokens, chunk: Tokens, threads: int | None) -> Callable[[], Seconds]:
+    """A loaded model; each call reads one prompt and returns how long it took."""
     runtime = _load(model, threads, blocks_for(tokens))
     steps = [_step(1, start, min(chunk, tokens - start), tokens) for start in range(0, tokens, chunk)]
-    _report(f"prefill, {tokens} tokens in chunks of {chunk}", tokens, repeat, lambda: _run(runtime, steps))
+    return lambda: _run(runtime, steps)
 
 
 def _load(model: str, threads: int | None, blocks: int) -> Runtime:

@@ -56,25 +56,31 @@ def bench_serve(
         print(report(run(address, requests), concurrency))
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @contextmanager
 def started_server(model: str, threads: int | None) -> Iterator[str]:
     """A Lightwell server on a free port for the time of the block; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "lightwell.cli.main", "serve", model, "--port", str(port)]
     command += ["--threads", str(threads)] if threads else []
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
-        _wait_ready(address, process)
+        wait_ready(address, process)
         yield address
     finally:
         process.terminate()
         process.wait()
 
 
-def _wait_ready(address: str, process: subprocess.Popen[bytes]) -> None:
+def wait_ready(address: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the server's /health says so. Raises StartupError where it ends first, or takes too long."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -137,15 +143,19 @@ def _note(answer: _Answer, chunk: dict[str, object]) -> None:
         answer.tokens = usage["completion_tokens"]
 
 
-def report(answers: list[_Answer], concurrency: int) -> str:
-    """One line: throughput, then TTFT and ITL as p50/p99 in milliseconds."""
+def output_rate(answers: list[_Answer]) -> float:
+    """Output tokens per second, from the first request sent to the last chunk received."""
     begin = min(answer.sent for answer in answers)
     seconds = max(answer.arrivals[-1] for answer in answers) - begin
+    return sum(answer.tokens for answer in answers) / seconds
+
+
+def report(answers: list[_Answer], concurrency: int) -> str:
+    """One line: throughput, then TTFT and ITL as p50/p99 in milliseconds."""
     ttft = [answer.arrivals[0] - answer.sent for answer in answers]
     itl = [b - a for answer in answers for a, b in zip(answer.arrivals, answer.arrivals[1:], strict=False)]
-    tokens = sum(answer.tokens for answer in answers)
     return (
-        f"{concurrency} streams, {len(answers)} requests: {tokens / seconds:.0f} output tokens/s, "
+        f"{concurrency} streams, {len(answers)} requests: {output_rate(answers):.0f} output tokens/s, "
         f"TTFT {_percentiles(ttft)} ms, ITL {_percentiles(itl)} ms (p50/p99)"
     )
 
