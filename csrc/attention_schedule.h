@@ -50,7 +50,9 @@ class AttentionSchedule {
   const AttentionPiece& piece(int64_t index) const { return pieces_[index]; }
   int64_t most_parts() const { return most_parts_; }
   // That a thread needs for itself: an output and the partials of a context of so many partitions.
-  int64_t floats_of_thread(int64_t parts) const { return shape.out_floats() + parts * shape.partial_floats(kAttentionRows); }
+  int64_t floats_of_thread(int64_t parts) const {
+    return shape.out_floats() + parts * shape.partial_floats(kAttentionRows);
+  }
 
   float* partial(const AttentionPiece& piece, int64_t part) const {
     return partials_.get() + piece.partials + (part - piece.part_begin) * shape.partial_floats(piece.rows);

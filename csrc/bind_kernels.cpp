@@ -1,5 +1,6 @@
-// The row, attention and sampling kernels one by one, for tests: arrays in, arrays out. The last
-// argument names the instruction set. A wrong type raises TypeError, a wrong shape or value ValueError.
+// The row, attention and sampling kernels one by one, for tests: arrays in, arrays out; those of the cache in the float
+// mode of a step. The last argument names the instruction set. A wrong type raises TypeError, a wrong shape or value
+// ValueError.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -12,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "float_mode.h"
 #include "isa.h"
 #include "kernels.h"
 
@@ -99,27 +101,28 @@ Output<float> rotary(const Rows& x, const Row& cos, const Row& sin, bool interle
   return array(std::move(out), {x.shape(0), x.shape(1)});
 }
 
-// An otherwise zero block with one token in it: keys [head_dim / 2, 32, 2] and values [16, head_dim, 2], bf16 bits.
-std::tuple<Output<uint16_t>, Output<uint16_t>> store_kv(const Row& key, const Row& value, int64_t slot,
-                                                        const std::string& isa) {
+// An otherwise zero block with one token in it: keys [head_dim, 32] and values [32, head_dim], bits of halves.
+std::tuple<Output<KvCell>, Output<KvCell>> store_kv(const Row& key, const Row& value, int64_t slot,
+                                                    const std::string& isa) {
+  const FlushToZero mode;
   const size_t head_dim = key.size();
   require(head_dim % 16 == 0 && value.size() == head_dim, "key and value must have the same length, a multiple of 16");
   require(slot >= 0 && slot < kBlock, "slot must be within 0..31");
-  std::vector<uint16_t> keys(head_dim * kBlock), values(head_dim * kBlock);
+  std::vector<KvCell> keys(head_dim * kBlock), values(head_dim * kBlock);
   kernels_for(isa).store_kv(key.data(), value.data(), static_cast<int64_t>(head_dim), keys.data(), values.data(), slot);
-  return {array(std::move(keys), {head_dim / 2, kBlock, 2}), array(std::move(values), {kBlock / 2, head_dim, 2})};
+  return {array(std::move(keys), {head_dim, kBlock}), array(std::move(values), {kBlock, head_dim})};
 }
 
 // A paged cache of one layer with one KV head: a block is its keys, then its values.
 struct Cache {
   int64_t head_dim, block_stride;
-  std::vector<uint16_t> data;
+  std::vector<KvCell> data;
 
   Cache(int64_t head_dim, int64_t blocks)
       : head_dim(head_dim), block_stride(2 * head_dim * kBlock), data(static_cast<size_t>(blocks * block_stride)) {}
 
   void store(const Kernels& kernels, int32_t block, int64_t slot, const float* key, const float* value) {
-    uint16_t* keys = data.data() + block * block_stride;
+    KvCell* keys = data.data() + block * block_stride;
     kernels.store_kv(key, value, head_dim, keys, keys + head_dim * kBlock, slot);
   }
 };
@@ -172,6 +175,7 @@ Output<float> attention(const Input<float, 3>& q, const Rows& keys, const Rows& 
                         int64_t window, float scale, const Input<int32_t, 1>& block_table, int64_t rows_per_item,
                         float stale, const std::string& isa) {
   check_attention(q, keys, values, first_position, window, block_table, rows_per_item);
+  const FlushToZero mode;
   const Kernels& kernels = kernels_for(isa);
   const int32_t* table = block_table.data();
   const Cache cache = filled_cache(kernels, keys, values, table, static_cast<int64_t>(block_table.size()), stale);

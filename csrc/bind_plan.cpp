@@ -40,8 +40,10 @@ T* data(const A& array, const char* name, const char* type, std::initializer_lis
   }
   if (fits) return static_cast<T*>(array.data());
   std::string text;
-  for (const int64_t length : shape) text += (text.empty() ? "" : ", ") + (length < 0 ? std::string("any") : std::to_string(length));
-  throw std::invalid_argument(std::string(name) + " must be a C-contiguous array of " + type + " with shape (" + text + ")");
+  for (const int64_t length : shape)
+    text += (text.empty() ? "" : ", ") + (length < 0 ? std::string("any") : std::to_string(length));
+  throw std::invalid_argument(std::string(name) + " must be a C-contiguous array of " + type + " with shape (" + text +
+                              ")");
 }
 
 const int32_t* int32s(const Array& array, const char* name, std::initializer_list<int64_t> shape) {
@@ -94,34 +96,40 @@ using MaybeWeight = std::optional<Weight>;
 
 void bind_rows(nb::class_<Plan>& plan) {
   plan.def("embed", &Plan::embed, "table"_a, "scale"_a, "out"_a)
-      .def("norm", [](Plan& p, int x, const Weight& w, float eps, int out) { p.norm(x, floats(w), eps, out); }, "x"_a,
-           "weight"_a, "eps"_a, "out"_a)
-      .def("add_norm", [](Plan& p, int x, const Weight& w, float eps, int out) { p.add_norm(x, floats(w), eps, out); },
-           "x"_a, "weight"_a, "eps"_a, "out"_a, "out += norm(x)")
+      .def(
+          "norm", [](Plan& p, int x, const Weight& w, float eps, int out) { p.norm(x, floats(w), eps, out); }, "x"_a,
+          "weight"_a, "eps"_a, "out"_a)
+      .def(
+          "add_norm", [](Plan& p, int x, const Weight& w, float eps, int out) { p.add_norm(x, floats(w), eps, out); },
+          "x"_a, "weight"_a, "eps"_a, "out"_a, "out += norm(x)")
       .def("add", &Plan::add, "x"_a, "out"_a, "out += x")
       .def("put", &Plan::put, "x"_a, "out"_a, "out = x, in the forms that out has");
 }
 
 void bind_linear(nb::class_<Plan>& plan) {
   plan.def("linear", &Plan::linear, "x"_a, "projection"_a, "out"_a, "add"_a)
-      .def("gated",
-           [](Plan& p, int x, const Projection& gate, const Projection& up, bool gelu, int out) {
-             p.gated(x, gate, up, gelu ? Activation::GeluTanh : Activation::Silu, out);
-           },
-           "x"_a, "gate"_a, "up"_a, "gelu"_a, "out"_a)
-      .def("qkv",
-           [](Plan& p, int x, const Projection& q, const Projection& k, const Projection& v, const MaybeWeight& q_norm,
-              const MaybeWeight& k_norm, float eps, std::optional<int> rope, int layer, int out) {
-             const Rope* rotation = rope ? &p.rope_of(*rope) : nullptr;
-             p.qkv(x, {q, floats(q_norm), eps, rotation}, {k, floats(k_norm), eps, rotation}, v, layer, out);
-           },
-           "x"_a, "q"_a, "k"_a, "v"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "rope"_a.none(), "layer"_a, "out"_a)
+      .def(
+          "gated",
+          [](Plan& p, int x, const Projection& gate, const Projection& up, bool gelu, int out) {
+            p.gated(x, gate, up, gelu ? Activation::GeluTanh : Activation::Silu, out);
+          },
+          "x"_a, "gate"_a, "up"_a, "gelu"_a, "out"_a)
+      .def(
+          "qkv",
+          [](Plan& p, int x, const Projection& q, const Projection& k, const Projection& v, const MaybeWeight& q_norm,
+             const MaybeWeight& k_norm, float eps, std::optional<int> rope, int layer, int out) {
+            const Rope* rotation = rope ? &p.rope_of(*rope) : nullptr;
+            p.qkv(x, {q, floats(q_norm), eps, rotation}, {k, floats(k_norm), eps, rotation}, v, layer, out);
+          },
+          "x"_a, "q"_a, "k"_a, "v"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "rope"_a.none(), "layer"_a,
+          "out"_a)
       .def("attention", &Plan::attention, "q"_a, "layer"_a, "scale"_a, "window"_a, "out"_a)
-      .def("logits",
-           [](Plan& p, int x, const Weight& norm, float eps, const Projection& head, bool quantize) {
-             p.logits(x, floats(norm), eps, head, quantize);
-           },
-           "x"_a, "norm"_a, "eps"_a, "head"_a, "quantize"_a);
+      .def(
+          "logits",
+          [](Plan& p, int x, const Weight& norm, float eps, const Projection& head, bool quantize) {
+            p.logits(x, floats(norm), eps, head, quantize);
+          },
+          "x"_a, "norm"_a, "eps"_a, "head"_a, "quantize"_a);
 }
 
 void bind_running(nb::class_<Plan>& plan) {
@@ -129,9 +137,9 @@ void bind_running(nb::class_<Plan>& plan) {
       .def_prop_ro("kv_bytes_per_block", &Plan::kv_bytes_per_block)
       .def("workspace_bytes", &Plan::workspace_bytes, "tokens"_a, "logit_rows"_a, "context"_a)
       .def("profile", &Plan::profile, "Seconds spent so far, by kind of op.")
-      .def("execute", &execute, "tokens"_a, "positions"_a, "starts"_a, "block_tables"_a, "logit_rows"_a, "temperature"_a,
-           "top_k"_a, "top_p"_a, "min_p"_a, "seeds"_a, "draw_positions"_a, "logprobs"_a, "drawn"_a, "chosen"_a.none(),
-           "top_ids"_a.none(), "top"_a.none(), "logits"_a.none(),
+      .def("execute", &execute, "tokens"_a, "positions"_a, "starts"_a, "block_tables"_a, "logit_rows"_a,
+           "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seeds"_a, "draw_positions"_a, "logprobs"_a, "drawn"_a,
+           "chosen"_a.none(), "top_ids"_a.none(), "top"_a.none(), "logits"_a.none(),
            "Run one step and write its results into the last five arrays. Returns the seconds that it took.");
 }
 
@@ -141,18 +149,20 @@ void bind_running(nb::class_<Plan>& plan) {
 void bind_plan(nb::module_& m) {
   using namespace lightwell;
   nb::class_<Projection>(m, "Projection", "A packed matrix and, where there is one, its bias.")
-      .def("__init__",
-           [](Projection* self, std::shared_ptr<const PackedMatrix> weight, const MaybeWeight& bias) {
-             new (self) Projection{std::move(weight), floats(bias)};
-           },
-           "weight"_a, "bias"_a.none());
+      .def(
+          "__init__",
+          [](Projection* self, std::shared_ptr<const PackedMatrix> weight, const MaybeWeight& bias) {
+            new (self) Projection{std::move(weight), floats(bias)};
+          },
+          "weight"_a, "bias"_a.none());
   nb::class_<Plan> plan(m, "Plan", "A model's ops in order, and the call that runs a step through all of them.");
-  plan.def("__init__",
-           [](Plan* self, const std::string& isa, int threads, int64_t vocab, int64_t layers, int64_t heads,
-              int64_t kv_heads, int64_t head_dim) {
-             new (self) Plan(kernels_for(isa), threads, {vocab, layers, heads, kv_heads, head_dim});
-           },
-           "isa"_a, "threads"_a, "vocab"_a, "layers"_a, "heads"_a, "kv_heads"_a, "head_dim"_a)
+  plan.def(
+          "__init__",
+          [](Plan* self, const std::string& isa, int threads, int64_t vocab, int64_t layers, int64_t heads,
+             int64_t kv_heads, int64_t head_dim) {
+            new (self) Plan(kernels_for(isa), threads, {vocab, layers, heads, kv_heads, head_dim});
+          },
+          "isa"_a, "threads"_a, "vocab"_a, "layers"_a, "heads"_a, "kv_heads"_a, "head_dim"_a)
       .def("buffer", &Plan::buffer, "columns"_a, "floats"_a, "quantized"_a)
       .def("rope", &Plan::rope, "frequencies"_a, "factor"_a, "interleaved"_a);
   bind_rows(plan);

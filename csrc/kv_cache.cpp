@@ -5,8 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels.h"
-
 namespace lightwell {
 
 KvCache::KvCache(int64_t layers, int64_t kv_heads, int64_t head_dim)
@@ -21,17 +19,19 @@ KvCache::~KvCache() {
   if (data_) munmap(data_, blocks_ * bytes_per_block());
 }
 
-int64_t KvCache::bytes_per_block() const { return layers * block_stride * static_cast<int64_t>(sizeof(uint16_t)); }
+int64_t KvCache::bytes_per_block() const { return layers * block_stride * static_cast<int64_t>(sizeof(KvCell)); }
 
 void KvCache::allocate(int64_t blocks) {
   if (data_) throw std::invalid_argument("the KV cache is allocated already");
-  if (blocks < 1 || blocks > INT32_MAX) throw std::invalid_argument("a KV cache of " + std::to_string(blocks) + " blocks");
+  if (blocks < 1 || blocks > INT32_MAX)
+    throw std::invalid_argument("a KV cache of " + std::to_string(blocks) + " blocks");
   void* memory = mmap(nullptr, blocks * bytes_per_block(), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    throw std::runtime_error("no address space for a KV cache of " + std::to_string(blocks * bytes_per_block()) + " bytes");
+    throw std::runtime_error("no address space for a KV cache of " + std::to_string(blocks * bytes_per_block()) +
+                             " bytes");
   }
-  data_ = static_cast<uint16_t*>(memory);
+  data_ = static_cast<KvCell*>(memory);
   blocks_ = blocks;
 }
 

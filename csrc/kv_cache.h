@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels.h"
+
 namespace lightwell {
 
 // [layer][block][KV head]{keys, values}, each as kernels.h describes.
@@ -14,7 +16,7 @@ class KvCache {
   KvCache& operator=(const KvCache&) = delete;
 
   const int64_t layers, kv_heads, head_dim;
-  const int64_t values_offset, head_stride, block_stride;  // in elements of 16 bits
+  const int64_t values_offset, head_stride, block_stride;  // in cells
 
   // Once. Throws std::invalid_argument for a count that makes no sense, std::runtime_error where there is no memory.
   void allocate(int64_t blocks);
@@ -22,12 +24,12 @@ class KvCache {
   int64_t bytes_per_block() const;
 
   // A KV head's keys in block 0 of a layer.
-  uint16_t* head(int64_t layer, int64_t kv_head) const {
+  KvCell* head(int64_t layer, int64_t kv_head) const {
     return data_ + layer * blocks_ * block_stride + kv_head * head_stride;
   }
 
  private:
-  uint16_t* data_ = nullptr;
+  KvCell* data_ = nullptr;
   int64_t blocks_ = 0;
 };
 

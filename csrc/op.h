@@ -20,7 +20,7 @@ class Op;
 
 struct Phase {
   Op* op;
-  int64_t part;   // which of the op's phases
+  int64_t part;  // which of the op's phases
   int64_t items;
   bool in_order;  // items were sorted, the largest first
 };

@@ -17,9 +17,11 @@ void Attention::run(const Work& work, Worker& worker, int64_t /*part*/, int64_t 
   const bool shared = piece.partials >= 0;
   float* own = worker.attention.get() + schedule_.shape.out_floats();
   const auto partial = [&](int64_t part) {
-    return shared ? schedule_.partial(piece, part) : own + (part - piece.part_begin) * schedule_.shape.partial_floats(piece.rows);
+    return shared ? schedule_.partial(piece, part)
+                  : own + (part - piece.part_begin) * schedule_.shape.partial_floats(piece.rows);
   };
-  for (int64_t part = unit.part_begin; part < unit.part_end; ++part) work.kernels.attention_part(item, part, partial(part));
+  for (int64_t part = unit.part_begin; part < unit.part_end; ++part)
+    work.kernels.attention_part(item, part, partial(part));
   if (shared && !schedule_.finish(unit.piece)) return;
   worker.partials.clear();
   for (int64_t part = piece.part_begin; part < piece.part_end; ++part) worker.partials.push_back(partial(part));

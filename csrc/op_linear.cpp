@@ -12,8 +12,6 @@ constexpr int64_t kTileRows = 4;          // rows that kernels take at once
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-bool is_quantized(Form form) { return form == Form::W4 || form == Form::W8 || form == Form::W8H; }
-
 }  // namespace
 
 Split split(int64_t rows, int64_t tiles, int64_t unit, int64_t tile_bytes, int threads) {
@@ -31,10 +29,12 @@ Split split(int64_t rows, int64_t tiles, int64_t unit, int64_t tile_bytes, int t
   return s;
 }
 
-void project(const Kernels& kernels, const Projection& projection, int64_t tile_begin, int64_t tile_end, const Buffer& x,
-             int64_t first_row, int64_t rows, float* out, int64_t out_stride) {
+bool takes_int8(Form form) { return form == Form::W4 || form == Form::W8 || form == Form::W8H; }
+
+void project(const Kernels& kernels, const Projection& projection, int64_t tile_begin, int64_t tile_end,
+             const Buffer& x, int64_t first_row, int64_t rows, float* out, int64_t out_stride) {
   const Matrix& w = projection.matrix();
-  if (x.has_quantized && is_quantized(w.form)) {
+  if (x.has_quantized && takes_int8(w.form)) {
     kernels.linear_int8(w, tile_begin, tile_end, x.quantized(first_row), rows, out, out_stride);
   } else {
     kernels.linear_float(w, tile_begin, tile_end, x.row(first_row), x.stride(), rows, out, out_stride);
@@ -127,7 +127,8 @@ void QueryKeyValue::head(const Kernels& kernels, const Heads& heads, int64_t hea
   }
 }
 
-void QueryKeyValue::key_value(const Work& work, Worker& worker, int64_t kv_head, int64_t first_row, int64_t rows) const {
+void QueryKeyValue::key_value(const Work& work, Worker& worker, int64_t kv_head, int64_t first_row,
+                              int64_t rows) const {
   float* keys = worker.panel.get();
   float* values = keys + kPanelFloats;
   const int64_t unit = head_dim_ / kTile;
@@ -135,7 +136,7 @@ void QueryKeyValue::key_value(const Work& work, Worker& worker, int64_t kv_head,
   project(work.kernels, v_, kv_head * unit, (kv_head + 1) * unit, x_, first_row, rows, values, head_dim_);
   for (int64_t row = 0; row < rows; ++row) {
     const KvSlot slot = work.step.slot(first_row + row);
-    uint16_t* block = work.cache.head(layer_, kv_head) + slot.block * work.cache.block_stride;
+    KvCell* block = work.cache.head(layer_, kv_head) + slot.block * work.cache.block_stride;
     work.kernels.store_kv(keys + row * head_dim_, values + row * head_dim_, head_dim_, block,
                           block + work.cache.values_offset, slot.slot);
   }

@@ -35,10 +35,13 @@ struct Split {
 // Panels are whole multiples of `unit` tiles, each of `tile_bytes`.
 Split split(int64_t rows, int64_t tiles, int64_t unit, int64_t tile_bytes, int threads);
 
+// Whether weights of this form are multiplied with int8, where it is there; the others need floats.
+bool takes_int8(Form form);
+
 // Rows [first_row, first_row + rows) of x times tiles [tile_begin, tile_end), with the bias, into out. Integer products
 // for quantized weights where x is there as int8, else floats.
-void project(const Kernels& kernels, const Projection& projection, int64_t tile_begin, int64_t tile_end, const Buffer& x,
-             int64_t first_row, int64_t rows, float* out, int64_t out_stride);
+void project(const Kernels& kernels, const Projection& projection, int64_t tile_begin, int64_t tile_end,
+             const Buffer& x, int64_t first_row, int64_t rows, float* out, int64_t out_stride);
 
 // out = x @ w.T + b, or out += that.
 class Linear final : public Op {

@@ -29,8 +29,8 @@ class Logits final : public Op {
   const std::vector<float> norm_;
   const float eps_;
   const Projection head_;
-  Buffer normed_;  // by logit row
-  Buffer scores_;  // by row of a chunk of logit rows
+  Buffer normed_;              // by logit row
+  Buffer scores_;              // by row of a chunk of logit rows
   std::vector<Split> splits_;  // by chunk
 };
 

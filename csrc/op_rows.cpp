@@ -63,7 +63,8 @@ RowOp add_norm_row(const Buffer& x, std::vector<float> weight, float eps, const 
 }
 
 RowOp add_row(const Buffer& x, const Buffer& out) {
-  return [&x, &out](const Work& work, Worker&, int64_t row) { work.kernels.add(out.row(row), x.row(row), out.columns); };
+  return
+      [&x, &out](const Work& work, Worker&, int64_t row) { work.kernels.add(out.row(row), x.row(row), out.columns); };
 }
 
 RowOp put_row(const Buffer& x, const Buffer& out) {

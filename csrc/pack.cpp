@@ -1,5 +1,5 @@
-// Turns tensors as files store them into packed matrices. The file formats are those of GGUF: blocks of 32 columns
-// with an fp16 scale (Q4_0 ... Q8_0), or of 256 columns whose groups have 6- or 8-bit scales of their own (Q4_K, Q5_K, Q6_K).
+// Turns tensors as files store them into packed matrices. The file formats are those of GGUF: blocks of 32 columns with
+// an fp16 scale (Q4_0 ... Q8_0), or of 256 columns whose groups have small scales of their own (Q4_K, Q5_K, Q6_K).
 //
 // A group's scale and minimum in the K formats are products of two numbers, rounded to fp16 here. That moves each by at
 // most 2^-11 of itself, far below the weights' quantization error; a product so small that it is subnormal is exact,
@@ -198,10 +198,11 @@ void check_source(const std::string& format, int64_t size, int64_t rows, int64_t
   if (columns % known->block_columns)
     throw std::invalid_argument(format + " stores blocks of " + std::to_string(known->block_columns) +
                                 " columns, which do not divide those of a matrix of " + shape);
-  if (size / source_row_bytes(known->name, columns) != rows || size % rows)
-    throw std::invalid_argument(format + " data of a matrix of " + shape + " must have " +
-                                std::to_string(source_row_bytes(known->name, columns)) + " bytes a row, but there are " +
-                                std::to_string(size) + " bytes");
+  const int64_t row_bytes = source_row_bytes(known->name, columns);
+  const bool plausible = columns <= 2 * size;  // at least 4 bits a weight; else row_bytes may have overflowed
+  if (!plausible || size % row_bytes || size / row_bytes != rows)
+    throw std::invalid_argument(format + " data of a matrix of " + shape + " must have " + std::to_string(row_bytes) +
+                                " bytes a row, but there are " + std::to_string(size) + " bytes");
 }
 
 // Straight from the system, so that all of it goes back when the matrix goes, and page-aligned. Huge pages spare the

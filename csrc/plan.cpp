@@ -20,12 +20,18 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-void require_shape(const Projection& projection, int64_t rows, int64_t columns) {
-  const Matrix& w = projection.matrix();
+void require_shape(const Matrix& w, int64_t rows, int64_t columns) {
+  if (w.rows == rows && w.columns == columns) return;
+  throw std::invalid_argument("a matrix of " + std::to_string(w.rows) + " x " + std::to_string(w.columns) + ", where " +
+                              std::to_string(rows) + " x " + std::to_string(columns) + " fits");
+}
+
+// That x times the projection makes this many columns.
+void require_product(const Buffer& x, const Projection& projection, int64_t columns) {
   const int64_t bias = static_cast<int64_t>(projection.bias.size());
-  if (w.rows == rows && w.columns == columns && (bias == 0 || bias == rows)) return;
-  throw std::invalid_argument("a matrix of " + std::to_string(w.rows) + " x " + std::to_string(w.columns) + " with a bias of " +
-                              std::to_string(bias) + ", where " + std::to_string(rows) + " x " + std::to_string(columns) + " fit");
+  require_shape(projection.matrix(), columns, x.columns);
+  require(bias == 0 || bias == columns, "a bias has another length than the matrix has rows");
+  require(x.has_floats || takes_int8(projection.matrix().form), "the weights need floats, and x has none");
 }
 
 void require_columns(const std::vector<float>& weight, int64_t columns) {
@@ -36,7 +42,8 @@ const PlanShape& checked(const PlanShape& shape, int threads) {
   require(threads >= 1 && threads <= 1024, "threads must be 1..1024");
   require(shape.vocab > 0 && shape.layers > 0 && shape.kv_heads > 0, "a model without vocabulary, layers or heads");
   require(shape.heads > 0 && shape.heads % shape.kv_heads == 0, "heads must be a multiple of KV heads");
-  require(shape.head_dim > 0 && shape.head_dim % kTile == 0 && shape.head_dim <= kMostHeadDim, "head_dim must be a multiple of 16 up to 2048");
+  require(shape.head_dim > 0 && shape.head_dim % kTile == 0 && shape.head_dim <= kMostHeadDim,
+          "head_dim must be a multiple of 16 up to 2048");
   return shape;
 }
 
@@ -63,7 +70,8 @@ Buffer& Plan::at(int buffer) const {
 }
 
 int Plan::rope(std::vector<double> frequencies, double factor, bool interleaved) {
-  require(!frequencies.empty() && 2 * static_cast<int64_t>(frequencies.size()) <= shape_.head_dim, "a rope wider than a head");
+  require(!frequencies.empty() && 2 * static_cast<int64_t>(frequencies.size()) <= shape_.head_dim,
+          "a rope wider than a head");
   ropes_.push_back(std::make_unique<Rope>(std::move(frequencies), factor, interleaved));
   rows().add(rotation_row(*ropes_.back()));
   return static_cast<int>(ropes_.size()) - 1;
@@ -88,7 +96,7 @@ T& Plan::push(std::unique_ptr<T> op) {
 }
 
 void Plan::embed(std::shared_ptr<const PackedMatrix> table, float scale, int out) {
-  require_shape({table, {}}, shape_.vocab, at(out).columns);
+  require_shape(table->matrix, shape_.vocab, at(out).columns);
   rows().add(embed_row(std::move(table), scale, at(out)));
 }
 
@@ -100,12 +108,14 @@ void Plan::norm(int x, std::vector<float> weight, float eps, int out) {
 
 void Plan::add_norm(int x, std::vector<float> weight, float eps, int out) {
   require_columns(weight, at(x).columns);
-  require(at(x).has_floats && at(out).has_floats && at(out).columns == at(x).columns, "only floats of one width are added");
+  require(at(x).has_floats && at(out).has_floats && at(out).columns == at(x).columns,
+          "only floats of one width are added");
   rows().add(add_norm_row(at(x), std::move(weight), eps, at(out)));
 }
 
 void Plan::add(int x, int out) {
-  require(at(x).has_floats && at(out).has_floats && at(out).columns == at(x).columns, "only floats of one width are added");
+  require(at(x).has_floats && at(out).has_floats && at(out).columns == at(x).columns,
+          "only floats of one width are added");
   rows().add(add_row(at(x), at(out)));
 }
 
@@ -115,32 +125,35 @@ void Plan::put(int x, int out) {
 }
 
 void Plan::linear(int x, Projection projection, int out, bool add) {
-  require_shape(projection, at(out).columns, at(x).columns);
+  require_product(at(x), projection, at(out).columns);
   require(!at(out).has_quantized, "a linear op makes floats");
   push(std::make_unique<Linear>(at(x), std::move(projection), at(out), add));
 }
 
 void Plan::gated(int x, Projection gate, Projection up, Activation activation, int out) {
-  require_shape(gate, at(out).columns, at(x).columns);
-  require_shape(up, at(out).columns, at(x).columns);
+  require_product(at(x), gate, at(out).columns);
+  require_product(at(x), up, at(out).columns);
   push(std::make_unique<Gated>(at(x), std::move(gate), std::move(up), activation, at(out)));
 }
 
 void Plan::qkv(int x, Heads q, Heads k, Projection v, int layer, int q_out) {
-  require_shape(q.projection, shape_.heads * shape_.head_dim, at(x).columns);
-  require_shape(k.projection, shape_.kv_heads * shape_.head_dim, at(x).columns);
-  require_shape(v, shape_.kv_heads * shape_.head_dim, at(x).columns);
+  require_product(at(x), q.projection, shape_.heads * shape_.head_dim);
+  require_product(at(x), k.projection, shape_.kv_heads * shape_.head_dim);
+  require_product(at(x), v, shape_.kv_heads * shape_.head_dim);
   for (const Heads* heads : {&q, &k}) {
     if (!heads->norm.empty()) require_columns(heads->norm, shape_.head_dim);
   }
   require(layer >= 0 && layer < shape_.layers, "no such layer");
-  require(at(q_out).has_floats && at(q_out).columns == shape_.heads * shape_.head_dim, "queries are floats of all heads");
-  push(std::make_unique<QueryKeyValue>(at(x), std::move(q), std::move(k), std::move(v), shape_.head_dim, layer, at(q_out)));
+  require(at(q_out).has_floats && at(q_out).columns == shape_.heads * shape_.head_dim,
+          "queries are floats of all heads");
+  push(std::make_unique<QueryKeyValue>(at(x), std::move(q), std::move(k), std::move(v), shape_.head_dim, layer,
+                                       at(q_out)));
 }
 
 void Plan::attention(int q, int layer, float scale, int64_t window, int out) {
   const int64_t columns = shape_.heads * shape_.head_dim, group_columns = columns / shape_.kv_heads;
-  require(at(q).has_floats && at(q).columns == columns && at(out).columns == columns, "attention reads and makes all heads");
+  require(at(q).has_floats && at(q).columns == columns && at(out).columns == columns,
+          "attention reads and makes all heads");
   require(!at(out).has_quantized || group_columns % kGroup == 0, "a KV head's output does not fill groups of int8");
   require(layer >= 0 && layer < shape_.layers && window >= 0, "no such layer or window");
   push(std::make_unique<Attention>(at(q), layer, scale, attention_schedule(window), at(out)));
@@ -157,8 +170,9 @@ const AttentionSchedule& Plan::attention_schedule(int64_t window) {
 
 void Plan::logits(int x, std::vector<float> norm, float eps, Projection head, bool quantize) {
   require_columns(norm, at(x).columns);
-  require_shape(head, shape_.vocab, at(x).columns);
+  require_product(at(x), head, shape_.vocab);
   require(at(x).has_floats && !logits_, "logits read floats, once");
+  require(!quantize || takes_int8(head.matrix().form), "the head needs floats");
   logits_ = &push(std::make_unique<Logits>(at(x), std::move(norm), eps, std::move(head), quantize));
 }
 

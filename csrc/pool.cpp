@@ -7,8 +7,8 @@
 namespace lightwell {
 namespace {
 
-constexpr int kSpins = 2000;                                   // tens of microseconds
-constexpr auto kPatience = std::chrono::microseconds(1000);    // then a worker without a job goes to sleep
+constexpr int kSpins = 2000;                                 // tens of microseconds
+constexpr auto kPatience = std::chrono::microseconds(1000);  // then a worker without a job goes to sleep
 
 void pause() {
 #if defined(__x86_64__)
@@ -64,14 +64,16 @@ void Pool::run(const std::function<void(int)>& job) {
   barrier(0);
 }
 
-// A dissemination barrier (Hensgen, Finkel and Manber, 1988): in each round a thread tells one other that it is here, twice
-// as far away each time. Nothing is written by two threads, and two threads need a single message each way.
+// A dissemination barrier (Hensgen, Finkel and Manber, 1988): in each round a thread tells one other that it is here,
+// twice as far away each time. Nothing is written by two threads, and two threads need a single message each way.
 void Pool::barrier(int thread) {
   const uint32_t barrier = ++passed_[thread].barriers;
   Signal* round = signals_.get();
   for (int step = 1; step < threads_; step *= 2, round += threads_) {
     round[(thread + step) % threads_].barrier.store(barrier, std::memory_order_release);
-    const auto heard = [&] { return static_cast<int32_t>(round[thread].barrier.load(std::memory_order_acquire) - barrier) >= 0; };
+    const auto heard = [&] {
+      return static_cast<int32_t>(round[thread].barrier.load(std::memory_order_acquire) - barrier) >= 0;
+    };
     for (Waiting waiting; !heard();) waiting.once();
   }
 }

@@ -45,7 +45,8 @@ void Step::take_sequences(int64_t blocks) {
     if (starts[i] < starts[i + 1]) take_sequence(i, blocks);
   }
   const int64_t last = starts[arrays_.sequences];
-  if (last != arrays_.rows) bad(at("starts", arrays_.sequences, last) + ", but there are " + std::to_string(arrays_.rows) + " tokens");
+  if (last != arrays_.rows)
+    bad(at("starts", arrays_.sequences, last) + ", but there are " + std::to_string(arrays_.rows) + " tokens");
 }
 
 void Step::take_sequence(int64_t index, int64_t blocks) {
@@ -99,7 +100,8 @@ void Step::check_sampling(int64_t vocab) const {
 }
 
 SampleParams Step::sample_params(int64_t i) const {
-  return {arrays_.temperature[i], arrays_.top_k[i], arrays_.top_p[i], arrays_.min_p[i], arrays_.seeds[i], arrays_.draw_positions[i]};
+  return {arrays_.temperature[i], arrays_.top_k[i], arrays_.top_p[i],
+          arrays_.min_p[i],       arrays_.seeds[i], arrays_.draw_positions[i]};
 }
 
 }  // namespace lightwell

@@ -25,11 +25,11 @@ struct StepArrays {
   const int32_t* logprobs;
 
   int32_t* drawn;
-  float* chosen;      // these three null where no row wants log-probabilities
-  int32_t* top_ids;   // [logit_rows_count][top_count]
+  float* chosen;     // these three null where no row wants log-probabilities
+  int32_t* top_ids;  // [logit_rows_count][top_count]
   float* top;
   int64_t top_count;
-  float* logits;      // [logit_rows_count][vocab] or null
+  float* logits;  // [logit_rows_count][vocab] or null
 };
 
 // Rows of the step that follow one another in one text.
@@ -65,8 +65,8 @@ class Step {
 
   StepArrays arrays_{};
   std::vector<Sequence> sequences_;
-  std::vector<KvSlot> slots_;       // by row
-  std::vector<int32_t> written_;    // blocks that receive keys and values, once for each sequence
+  std::vector<KvSlot> slots_;     // by row
+  std::vector<int32_t> written_;  // blocks that receive keys and values, once for each sequence
 };
 
 }  // namespace lightwell

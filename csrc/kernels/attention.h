@@ -11,6 +11,7 @@ namespace lightwell::LIGHTWELL_ISA {
 constexpr int64_t kQueriesAtOnce = 96;  // a query is one head of one row; more are done in several passes
 constexpr int kTileQueries = 6;         // times 2 vectors of columns: 12 accumulators in registers
 
+// These two alone know what a cell is.
 LIGHTWELL_INLINE Floats load_cells(const KvCell* p) { return load_halves(p); }
 
 // The cache must never hold NaN or infinity, as unseen slots are multiplied by zero and would poison other rows.

@@ -62,32 +62,42 @@ LIGHTWELL_LINEAR Floats load_bfloat(const uint8_t* p) {
   return x;
 }
 
-template <Form form>
-LIGHTWELL_LINEAR int16_t weight_value(const uint8_t* weights, int chunk, int byte) {
-  if constexpr (form == Form::W4) {
-    const int pair = weights[chunk / 2 * kChunkBytes + byte];
-    return chunk % 2 ? pair >> 4 : pair & 15;
+// The weights of part `part` of a group, row by row, as int16: compilers make dot products of these.
+template <Form form, int columns>
+LIGHTWELL_LINEAR void unpack_rows(const uint8_t* weights, int part, int16_t (&rows)[kTile][columns]) {
+  constexpr int chunks = columns / kChunk;
+  int8_t bytes[kTile][columns];
+  for (int c = 0; c < chunks; ++c) {
+    const int chunk = part * chunks + c;
+    int8_t flat[kChunkBytes];
+    for (int i = 0; i < kChunkBytes; ++i) {
+      if constexpr (form == Form::W4) flat[i] = weights[chunk / 2 * kChunkBytes + i] >> (chunk % 2 * 4) & 15;
+      else flat[i] = static_cast<int8_t>(weights[chunk * kChunkBytes + i]);
+    }
+    for (int i = 0; i < kTile; ++i) __builtin_memcpy(&bytes[i][c * kChunk], flat + i * kChunk, kChunk);
   }
-  return static_cast<int8_t>(weights[chunk * kChunkBytes + byte]);
+  for (int i = 0; i < kTile; ++i)
+    for (int c = 0; c < columns; ++c) rows[i][c] = bytes[i][c];
+}
+
+template <int columns>
+LIGHTWELL_LINEAR int32_t dot_row(const int16_t (&x)[columns], const int16_t (&y)[columns]) {
+  int32_t sum = 0;
+#pragma GCC unroll 1  // whole, it would be unrolled before it becomes vector code
+  for (int c = 0; c < columns; ++c) sum += x[c] * y[c];
+  return sum;
 }
 
 // Integer products of part `part` of a group with rows a, a + stride, ...
 template <Form form, bool has_minimum, int Rows>
 LIGHTWELL_LINEAR void dot(const uint8_t* const (&weights)[1], int part, const int8_t* a, int64_t stride,
                           Ints (&sum)[1][Rows]) {
-  constexpr int chunks = kChunks / scale_parts(form), columns = chunks * kChunk;
-  int16_t rows[kTile][columns];  // row-major, so that compilers see a dot product of int16
-  for (int i = 0; i < kTile; ++i)
-    for (int c = 0; c < columns; ++c)
-      rows[i][c] = weight_value<form>(weights[0], part * chunks + c / kChunk, i * kChunk + c % kChunk);
+  constexpr int columns = kGroup / scale_parts(form);
+  int16_t w[kTile][columns], x[columns];
+  unpack_rows<form>(weights[0], part, w);
   for (int r = 0; r < Rows; ++r) {
-    int16_t x[columns];
     for (int c = 0; c < columns; ++c) x[c] = a[r * stride + part * columns + c];
-    for (int i = 0; i < kTile; ++i) {
-      int32_t total = 0;
-      for (int c = 0; c < columns; ++c) total += rows[i][c] * x[c];
-      sum[0][r].lane[i] = total;
-    }
+    for (int i = 0; i < kTile; ++i) sum[0][r].lane[i] = dot_row(w[i], x);
   }
 }
 

@@ -55,12 +55,12 @@ static inline uint16_t load_u16(const uint8_t* p) {
   return value;
 }
 
-// Exact. A subnormal is its integer times 2^-24.
+// Exact. A subnormal is its integer times 2^-24. Without branches, so that loops over it become vector code.
 static inline float float_from_half(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
-  if (exponent == 0) return float_from_bits(sign | bits_of_float(static_cast<float>(fraction) * 0x1p-24f));
-  const uint32_t biased = exponent == 31 ? 255 : exponent + (127 - 15);
-  return float_from_bits(sign | biased << 23 | fraction << 13);
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, magnitude = half & 0x7fff;
+  const uint32_t normal = (magnitude << 13) + (magnitude < 0x7c00 ? (127u - 15) << 23 : (255u - 31) << 23);
+  const uint32_t subnormal = bits_of_float(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
+  return float_from_bits(sign | (magnitude < 0x400 ? subnormal : normal));
 }
 
 // To nearest, ties to even, as IEEE 754 converts; beyond 65,504 infinity.

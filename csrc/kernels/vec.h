@@ -84,6 +84,8 @@ LIGHTWELL_INLINE Floats max(Floats a, Floats b) {
   return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX2__)
   return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__x86_64__)
+  return (Floats)_mm_max_ps((__m128)a, (__m128)b);
 #else
   return a > b ? a : b;
 #endif
@@ -154,41 +156,42 @@ LIGHTWELL_INLINE Ints lane_numbers() {
   return v;
 }
 
-#if !defined(__AVX2__)
-typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-#endif
-
-// Finite IEEE halves, exactly. Portably without denormal floats, as these may count as zero: the fraction of a subnormal
-// half is put below a leading one, which is then taken away.
+// kLanes finite IEEE halves, exactly. The portable way makes no denormal floats, which may count as zero: a subnormal
+// half first gets the leading one and the exponent of a normal, m = 2^-15 (1 + f) for 2^-14 f, then loses 2^-14 - m.
 LIGHTWELL_INLINE Floats load_halves(const uint16_t* p) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 #elif defined(__AVX2__)
   return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 #else
-  Halves halves;
+#if defined(__x86_64__)
+  const Words extended = (Words)_mm_cvtepi16_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+  typedef int16_t Shorts __attribute__((vector_size(2 * kLanes)));
+  Shorts halves;
   memcpy(&halves, p, sizeof halves);
-  const Words half = __builtin_convertvector(halves, Words), magnitude = half & 0x7FFFu;
-  const Words subnormal = (Words)((Ints)magnitude < 0x400);
-  const Words rebiased = (magnitude << 13) + (112u << 23) - (subnormal << 23);  // minus minus one
-  const Floats value = (Floats)rebiased - (Floats)(subnormal & (113u << 23));
-  return (Floats)((Words)value | (half & 0x8000u) << 16);
+  const Words extended = (Words)__builtin_convertvector(halves, Ints);
+#endif
+  const Floats magnitude = (Floats)(((extended & 0x7FFFu) << 13) + (112u << 23));
+  const Floats exact = magnitude - max(0x1p-14f - magnitude, Floats{});
+  return (Floats)((Words)exact | (extended & 0x80000000u));
 #endif
 }
 
-// To IEEE halves, nearest even, for |v| < 65520. Portably a subnormal result is rounded by adding 0.5, whose last place
-// is that of subnormal halves.
+// To kLanes IEEE halves, nearest even, for |v| < 65520. The portable way rounds a subnormal result by adding 0.5, whose
+// last place is that of subnormal halves.
 LIGHTWELL_INLINE void store_halves(uint16_t* p, Floats v) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__AVX2__)
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
 #else
-  const Words word = (Words)v, magnitude = word & 0x7FFFFFFFu;
+  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+  const Words magnitude = (Words)v & 0x7FFFFFFFu, sign = (Words)v >> 16 & 0x8000u;
   const Words subnormal = (Words)((Floats)magnitude + 0.5f) - (126u << 23);
   const Words normal = (magnitude - (112u << 23) + 0xFFFu + (magnitude >> 13 & 1u)) >> 13;
   const Words rounded = (Ints)magnitude < (113 << 23) ? subnormal : normal;
-  const Halves halves = __builtin_convertvector(word >> 16 & 0x8000u | rounded, Halves);
+  const Halves halves = __builtin_convertvector(rounded | sign, Halves);
   memcpy(p, &halves, sizeof halves);
 #endif
 }

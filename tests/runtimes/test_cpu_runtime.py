@@ -16,7 +16,7 @@ from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.spec import Rope, RopeScaling
 from lightwell.checkpoints.tensor import Format
 from lightwell.errors import CheckpointError, StartupError
-from lightwell.runtimes.base import Runtime, StepInput
+from lightwell.runtimes.base import Runtime, StepInput, sampling_rows
 from lightwell.runtimes.cpu import CpuRuntime, _native, threads
 from lightwell.runtimes.reference import ReferenceRuntime
 from lightwell.sampling.params import SamplingParams
@@ -31,19 +31,17 @@ ISAS = _native.available_isas()
 
 
 class RoundingReference(ReferenceRuntime):
-    """The reference with keys and values rounded to bfloat16, as the CPU runtime's cache has them."""
+    """The reference with keys and values rounded to half precision, as the CPU runtime's cache has them."""
 
     def allocate(self, blocks: int) -> None:
         super().allocate(blocks)
         for cache in self._caches:
             write = cache.write
-            cache.write = lambda table, start, keys, values, write=write: write(table, start, bf16(keys), bf16(values))
+            cache.write = lambda table, start, keys, values, write=write: write(table, start, half(keys), half(values))
 
 
-def bf16(x: Floats) -> Floats:
-    """Rounded to nearest even."""
-    bits = np.ascontiguousarray(x).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+def half(x: Floats) -> Floats:
+    return x.astype(np.float16).astype(np.float32)
 
 
 def loaded(checkpoint: Checkpoint, runtime: Runtime | None = None, **options: Any) -> Runtime:
@@ -310,6 +308,19 @@ def test_a_bad_step_is_refused_and_nothing_of_it_computed(step: StepInput, compl
     assert np.array_equal(logits[0], logits[1])
 
 
+def test_a_step_without_tokens_is_nothing_to_do() -> None:
+    nothing = replace(
+        GOOD,
+        tokens=np.zeros(0, np.int32),
+        positions=np.zeros(0, np.int32),
+        starts=np.zeros(1, np.int32),
+        block_tables=np.zeros((0, 0), np.int32),
+        logit_rows=np.zeros(0, np.int32),
+        sampling=sampling_rows([], []),
+    )
+    assert loaded(tiny_checkpoint()).execute(nothing).tokens.shape == (0,)
+
+
 def test_scores_need_an_array_of_their_size() -> None:
     with pytest.raises(ValueError, match=r"logits must be a C-contiguous array of float32 with shape \(2, 100\)"):
         loaded(tiny_checkpoint()).execute(GOOD, np.empty((2, 99), np.float32))
@@ -339,6 +350,16 @@ def test_reports_its_memory_and_what_it_computes_with(monkeypatch: pytest.Monkey
     assert report.workspace_bytes > 512 * 4 * (checkpoint.spec.width + checkpoint.spec.ffn_width)
 
 
+def test_says_where_the_time_of_its_steps_went() -> None:
+    runtime = CpuRuntime(threads=2)
+    runtime.load(tiny_checkpoint())
+    runtime.allocate(BLOCKS)
+    assert set(runtime.profile().values()) == {0}
+    duration = runtime.execute(GOOD).duration
+    assert set(runtime.profile()) == {"rows", "qkv", "attention", "linear", "gated", "logits"}
+    assert 0 < sum(runtime.profile().values()) <= duration
+
+
 def test_a_tied_table_is_packed_once() -> None:
     tied, separate = (CpuRuntime(threads=1).load(tiny_checkpoint(tied=tied)).weight_bytes for tied in (True, False))
     assert separate > tied
@@ -348,6 +369,12 @@ def test_an_instruction_set_that_cannot_run_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setenv("LIGHTWELL_CPU_ISA", "mmx")
     with pytest.raises(StartupError, match=r"LIGHTWELL_CPU_ISA is mmx, but this machine can run: .*portable"):
         CpuRuntime()
+
+
+@pytest.mark.parametrize("count", [0, -1, 5000])
+def test_a_senseless_number_of_threads_is_refused(count: int) -> None:
+    with pytest.raises(StartupError, match="it takes 1 to 1024"):
+        CpuRuntime(threads=count)
 
 
 def test_a_head_that_does_not_divide_is_refused() -> None:
@@ -395,16 +422,17 @@ def test_threads_respect_the_cpu_quota(
 
 TEXT = (
     "A light well is a shaft that brings daylight into the inner rooms of a house. In old towns, where houses stand "
-    "wall to wall, the rooms at the back would be dark without one. Its walls are painted white, so that even in winter "
-    "some of the sky reaches the kitchen on the ground floor. Children learn the hour from the stripe of sun that climbs "
-    "down the plaster in the morning and up again after noon. def area(width, depth):\n    return width * depth\n"
+    "wall to wall, the rooms at the back would be dark without one. Its walls are painted white, so that even in "
+    "winter some of the sky reaches the kitchen on the ground floor. Children learn the hour from the stripe of sun "
+    "that climbs down the plaster in the morning and up again after noon.\n"
+    "def area(width, depth):\n    return width * depth\n"
     "In 1911 the city made a rule: no room may be farther than 6.5 m from a window. 日光は部屋を明るくする。"
 )
 
 
 def real(path: Path) -> tuple[Checkpoint, list[int]]:
     checkpoint = open_checkpoint(path)
-    return checkpoint, load_tokenizer(checkpoint).encode(TEXT, special=True)
+    return checkpoint, load_tokenizer(checkpoint).encode_prompt(TEXT)
 
 
 def mean_divergence(actual: Floats, expected: Floats) -> float:
@@ -414,23 +442,22 @@ def mean_divergence(actual: Floats, expected: Floats) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
-def test_a_real_model_equals_the_reference(model: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("model", "relative"),
+    [("smollm2", 1e-3), ("gemma3", 4e-3)],  # packing rounds the product of two scales, in K formats, to half precision
+)
+def test_a_real_model_equals_the_reference(model: str, relative: float, request: pytest.FixtureRequest) -> None:
     checkpoint, tokens = real(request.getfixturevalue(model))
     expected = every_row(loaded(checkpoint, RoundingReference()), checkpoint, tokens)
     exact = every_row(loaded(checkpoint, activations="float32"), checkpoint, tokens)
-    assert_close(exact, expected)
+    assert_close(exact, expected, relative)
     int8 = every_row(loaded(checkpoint), checkpoint, tokens)
     assert mean_divergence(int8, expected) <= 0.006
     assert (int8.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ISAS)
-def test_a_real_model_gives_the_same_bits_in_any_batch(
-    isa: str, smollm2: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
+def test_a_real_model_gives_the_same_bits_in_any_batch(smollm2: Path) -> None:
     checkpoint, tokens = real(smollm2)
     runtime = loaded(checkpoint)
     whole = every_row(runtime, checkpoint, tokens)
@@ -449,5 +476,5 @@ def test_a_real_model_gives_the_same_bits_in_any_batch(
 def test_a_real_model_writes_sense(smollm2: Path) -> None:
     checkpoint = open_checkpoint(smollm2)
     tokenizer = load_tokenizer(checkpoint)
-    prompt = tokenizer.encode("The capital of France is", special=True)
+    prompt = tokenizer.encode_prompt("The capital of France is")
     assert tokenizer.decode(generate(loaded(checkpoint), prompt, 1)).strip() == "Paris"

@@ -1,4 +1,4 @@
-"""Packing and the linear kernels of each instruction set, against NumPy on weights that the gguf package dequantizes."""
+"""Packing and the linear kernels of each instruction set, against NumPy on weights as the gguf package reads them."""
 
 import gguf
 import numpy as np
@@ -194,9 +194,11 @@ def test_read_only_data_is_packed():
         (18, "Q4_0", 1, 48, "blocks of 32 columns"),
         (144, "Q4_K", 1, 128, "blocks of 256 columns"),
         (17, "Q4_0", 1, 32, "18 bytes a row, but there are 17"),
+        (19, "Q4_0", 1, 32, "18 bytes a row, but there are 19"),
         (37, "Q4_0", 2, 32, "18 bytes a row, but there are 37"),
         (0, "Q4_0", 0, 32, "no elements"),
         (4, "F32", 1, -1, "no elements"),
+        (4, "F32", 1, 2**62, "but there are 4"),
     ],
 )
 def test_bad_matrices_are_refused(size, name, rows, columns, complaint):

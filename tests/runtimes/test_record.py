@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lightwell.checkpoints.checkpoint import Checkpoint
-from lightwell.checkpoints.mapping import map_file
 from lightwell.checkpoints.spec import Rope
 from lightwell.checkpoints.tensor import Format, Tensor
 from lightwell.errors import CheckpointError
@@ -17,7 +16,7 @@ from lightwell.models.weights import Linear, arrange
 from lightwell.runtimes.cpu.fuse import Op, QueryKeyValue, fuse
 from lightwell.runtimes.cpu.lower import lower
 from lightwell.runtimes.cpu.record import Node, RecordingOps, record
-from lightwell.runtimes.cpu.weights import PackedWeights, forget_mapped_pages
+from lightwell.runtimes.cpu.weights import PackedWeights
 from tests.tiny import tiny_checkpoint
 
 
@@ -203,21 +202,11 @@ def test_a_base_that_is_read_again_is_copied_before_it_is_added_to() -> None:
     assert second == embed[2] != first
 
 
-def test_pages_of_a_mapped_file_are_given_back_and_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(bytes(range(256)) * 256)
-    data = np.frombuffer(map_file(path), np.uint8)
-    tensors = {"a": Tensor("a", Format.F32, (4, 16), data[256:512])}
-    assert np.array_equal(tensors["a"].data, np.arange(256))
-    forget_mapped_pages(tensors)
-    assert resident_kib(path) == 0
-    assert np.array_equal(tensors["a"].data, np.arange(256))
-
-
-def resident_kib(path: Path) -> int:
-    """KiB of this file that are mapped into this process now."""
-    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
-    for line in lines:
-        if line.endswith(str(path)):
-            return next(int(field.split()[1]) for field in lines if field.startswith("Rss:"))
-    raise AssertionError("the file is not mapped")
+def test_a_base_that_is_also_multiplied_is_copied() -> None:
+    model = Model()
+    y = model.ops.add(model.x, model.linear(model.x, model.layer.o))
+    model.ops.logits(model.ops.rms_norm(y, model.weights.final_norm, 1e-5), model.weights.head)
+    plan = lowered_ops(model.fused(), model.checkpoint)
+    ((x, _, out, _),) = [args for name, args in plan.calls if name == "linear"]
+    assert x != out
+    assert ("put", (x, out)) in plan.calls

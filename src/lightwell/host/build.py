@@ -42,7 +42,9 @@ def make_runtime(config: EngineConfig) -> Runtime:
         return ReferenceRuntime()
     from lightwell.runtimes.cpu import CpuRuntime
 
-    return CpuRuntime(threads=config.threads)
+    return CpuRuntime(
+        threads=config.threads, max_step_tokens=config.max_step_tokens, max_logit_rows=config.max_sequences
+    )
 
 
 def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> tuple[Engine, Hello]:

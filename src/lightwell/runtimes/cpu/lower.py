@@ -134,8 +134,8 @@ class _Lowering:
         return self._values[value]
 
     def _extend(self, base: Node, op: AddProject | AddNorm | Add) -> int:
-        """The buffer that holds ``base`` and will hold the op's result: its own where somebody still needs the base."""
-        if self._readers[base].last is op:
+        """The buffer that holds ``base`` and will hold the op's result: a copy where the base itself is still read."""
+        if self._readers[base].last is op and op.x is not base:
             self._values[op.result] = self._values.pop(base)
             self._give_back(self._operands.pop(base), still_used=self._values[op.result])
         else:
@@ -146,8 +146,8 @@ class _Lowering:
 
     def _make_operand(self, value: Node) -> None:
         readers = self._readers[value]
-        one = not readers.int8
-        self._operands[value] = self._values[value] if one else self._take(value, readers.float_products, True)
+        separate = self._take(value, readers.float_products, True) if readers.int8 else None
+        self._operands[value] = self._values[value] if separate is None else separate
 
     def _finish(self, value: Node) -> None:
         """Bring a value that was written as floats into the form that products read."""

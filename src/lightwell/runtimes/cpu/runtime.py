@@ -15,9 +15,10 @@ from lightwell.runtimes.cpu.fuse import Embed, Op, Score, fuse
 from lightwell.runtimes.cpu.lower import lower, products
 from lightwell.runtimes.cpu.record import record
 from lightwell.runtimes.cpu.threads import default_threads
-from lightwell.runtimes.cpu.weights import PackedWeights, forget_mapped_pages
+from lightwell.runtimes.cpu.weights import PackedWeights
 from lightwell.units import Seconds, Tokens
 
+MAX_THREADS = 1024
 ISA_VARIABLE = "LIGHTWELL_CPU_ISA"
 
 
@@ -34,9 +35,11 @@ class CpuRuntime:
         max_step_tokens: Tokens = 512,
         max_logit_rows: int = 64,
     ) -> None:
-        """Raises StartupError where LIGHTWELL_CPU_ISA names an instruction set that cannot run here."""
+        """Raises StartupError for threads out of range, or an instruction set in LIGHTWELL_CPU_ISA that is not here."""
         self._isa = chosen_isa()
-        self._threads = threads or default_threads()
+        self._threads = default_threads() if threads is None else threads
+        if not 1 <= self._threads <= MAX_THREADS:
+            raise StartupError(f"The CPU runtime was asked for {threads} threads; it takes 1 to {MAX_THREADS}.")
         self._activations = activations
         self._max_step_tokens, self._max_logit_rows = max_step_tokens, max_logit_rows
 
@@ -51,7 +54,7 @@ class CpuRuntime:
             self._isa, self._threads, spec.vocab, spec.layers, spec.heads, spec.kv_heads, spec.head_dim
         )
         lower(ops, self._plan, weights, kv_head_columns=spec.heads // spec.kv_heads * spec.head_dim)
-        forget_mapped_pages(checkpoint.tensors)
+        checkpoint.release_pages()
         return MemoryReport(
             weight_bytes=weights.nbytes,
             workspace_bytes=self._plan.workspace_bytes(

@@ -1,7 +1,6 @@
 """The model's tensors in the form that kernels read: matrices packed once, vectors as float32."""
 
-import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,18 +49,3 @@ def _pack(path: Path, tensor: Tensor) -> _native.PackedMatrix:
         return _native.PackedMatrix(tensor.data, tensor.format, tensor.rows, tensor.columns)
     except ValueError as error:
         raise CheckpointError(path, f"tensor {tensor.name} ({tensor.format}): {error}") from error
-
-
-def forget_mapped_pages(tensors: Mapping[str, Tensor]) -> None:
-    """Give back the memory of files whose tensors were packed; the pages are read again if somebody looks."""
-    maps = {id(found): found for tensor in tensors.values() if (found := _map_of(tensor)) is not None}
-    for mapped in maps.values():
-        mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def _map_of(tensor: Tensor) -> mmap.mmap | None:
-    """The memory map that a tensor is a view of."""
-    owner: object = tensor.data
-    while owner is not None and not isinstance(owner, mmap.mmap):
-        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
-    return owner
