@@ -31,6 +31,9 @@ void KvCache::allocate(int64_t blocks) {
     throw std::runtime_error("no address space for a KV cache of " + std::to_string(blocks * bytes_per_block()) +
                              " bytes");
   }
+#if defined(MADV_HUGEPAGE)  // a hint: attention jumps from block to block, and small pages cost it a translation each
+  madvise(memory, blocks * bytes_per_block(), MADV_HUGEPAGE);
+#endif
   data_ = static_cast<KvCell*>(memory);
   blocks_ = blocks;
 }

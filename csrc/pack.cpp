@@ -4,15 +4,13 @@
 // A group's scale and minimum in the K formats are products of two numbers, rounded to fp16 here. That moves each by at
 // most 2^-11 of itself, far below the weights' quantization error; a product so small that it is subnormal is exact,
 // since it is an integer multiple of the file's fp16 and thus of 2^-24.
-#include <sys/mman.h>
-
 #include <cstring>
-#include <new>
 #include <stdexcept>
 
 #include "kernels.h"
 #include "kernels/packed.h"
 #include "packed_matrix.h"
+#include "weight_memory.h"
 
 namespace lightwell {
 namespace {
@@ -205,17 +203,6 @@ void check_source(const std::string& format, int64_t size, int64_t rows, int64_t
                                 " bytes a row, but there are " + std::to_string(size) + " bytes");
 }
 
-// Straight from the system, so that all of it goes back when the matrix goes, and page-aligned. Huge pages spare the
-// stream of weights most of its address translations.
-uint8_t* map_memory(int64_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-#if defined(MADV_HUGEPAGE)
-  madvise(memory, bytes, MADV_HUGEPAGE);  // only a hint: where it fails the matrix works as well
-#endif
-  return static_cast<uint8_t*>(memory);
-}
-
 }  // namespace
 
 int64_t source_row_bytes(const char* format, int64_t columns) {
@@ -249,11 +236,9 @@ PackedMatrix::PackedMatrix(const uint8_t* source, int64_t size, const std::strin
                            int64_t columns) {
   check_source(format, size, rows, columns);
   packed_layout(format.c_str(), rows, columns, &matrix);
-  uint8_t* data = map_memory(bytes());
-  pack_tiles(format.c_str(), source, matrix, data, 0, matrix.tiles);
-  matrix.data = data;
+  memory_ = weight_memory(bytes());
+  pack_tiles(format.c_str(), source, matrix, memory_.get(), 0, matrix.tiles);
+  matrix.data = memory_.get();
 }
-
-PackedMatrix::~PackedMatrix() { munmap(const_cast<uint8_t*>(matrix.data), bytes()); }
 
 }  // namespace lightwell

@@ -1,7 +1,8 @@
-// A weight matrix in the layout of kernels/packed.h, in memory of its own.
+// A weight matrix in the layout of kernels/packed.h.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "kernels.h"
@@ -16,13 +17,15 @@ class PackedMatrix {
   // Packs `size` bytes of source rows as they lie in the file; the source is not needed afterwards.
   // Throws std::invalid_argument where format, shape and size do not fit together, std::bad_alloc without memory.
   PackedMatrix(const uint8_t* source, int64_t size, const std::string& format, int64_t rows, int64_t columns);
-  ~PackedMatrix();
   PackedMatrix(const PackedMatrix&) = delete;
   PackedMatrix& operator=(const PackedMatrix&) = delete;
 
   int64_t bytes() const { return matrix.tiles * matrix.tile_bytes; }
 
   Matrix matrix;
+
+ private:
+  std::shared_ptr<uint8_t> memory_;
 };
 
 }  // namespace lightwell

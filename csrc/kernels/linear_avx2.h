@@ -8,10 +8,6 @@ template <int Rows> constexpr int kIntTiles = Rows == 1 ? 4 : Rows == 2 ? 2 : 1;
 template <int Rows> constexpr int kFloatTiles = Rows == 1 ? 4 : Rows == 2 ? 2 : 1;
 constexpr int kFloatRows = 6;
 
-// How far ahead of the weights in use to prefetch. The processor by itself follows four streams of weights faster, and
-// one or two slower, than with help (Zen 3, 96 MB: 14 against 12 GB/s, and 8 against 12).
-template <int Tiles> constexpr int64_t kPrefetchBytes = Tiles >= 4 ? 0 : 16 << 10;
-
 struct Floats {
   __m256 half[2];
 };

@@ -8,9 +8,6 @@ template <int Rows> constexpr int kIntTiles = 2;
 template <int Rows> constexpr int kFloatTiles = Rows >= 4 ? 2 : 4;
 constexpr int kFloatRows = 6;
 
-// How far ahead of the weights in use to prefetch: it saves 20 % of a step of one row (Zen 5).
-template <int Tiles> constexpr int64_t kPrefetchBytes = 16 << 10;
-
 using Floats = __m512;
 using Ints = __m512i;
 

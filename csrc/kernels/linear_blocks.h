@@ -14,13 +14,20 @@ struct Target {
   float* at(int64_t row, int64_t tile) const { return out + row * stride + (tile - tile_begin) * kTile; }
 };
 
-// Ask for the bytes that some tiles need a while after these. For the first rows only: the others find them in a cache.
+// Ask for the bytes of the next tiles that lie where these do. For the first rows only: the others find them in a cache.
 template <int Tiles>
-LIGHTWELL_LINEAR void prefetch(const uint8_t* const (&weights)[Tiles], int64_t bytes) {
-  constexpr int64_t ahead = kPrefetchBytes<Tiles>;
-  if constexpr (ahead > 0)
-    for (int t = 0; t < Tiles; ++t)
-      for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(weights[t] + ahead + line);
+LIGHTWELL_LINEAR void prefetch(const uint8_t* const (&weights)[Tiles], int64_t bytes, int64_t tile_bytes) {
+  for (int t = 0; t < Tiles; ++t)
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(weights[t] + Tiles * tile_bytes + line);
+}
+
+// The last `tiles` <= Tiles tiles.
+template <class Block, int Rows, int Tiles>
+LIGHTWELL_LINEAR void run_last_tiles(const Block& block, int64_t row, int64_t tile, int64_t tiles) {
+  if constexpr (Tiles > 0) {
+    if (tiles == Tiles) block.template run<Rows, Tiles>(row, tile);
+    else run_last_tiles<Block, Rows, Tiles - 1>(block, row, tile, tiles);
+  }
 }
 
 // Rows [row, row + Rows) against tiles [tile, tile_end), as many tiles at a time as the block likes for so many rows.
@@ -28,7 +35,7 @@ template <class Block, int Rows>
 LIGHTWELL_LINEAR void run_tiles(const Block& block, int64_t row, int64_t tile, int64_t tile_end) {
   constexpr int together = Block::template tiles<Rows>();
   for (; tile + together <= tile_end; tile += together) block.template run<Rows, together>(row, tile);
-  for (; tile < tile_end; ++tile) block.template run<Rows, 1>(row, tile);
+  run_last_tiles<Block, Rows, together - 1>(block, row, tile, tile_end - tile);
 }
 
 // The last `rows` <= Rows rows.

@@ -34,7 +34,7 @@ struct FloatBlock {
       for (int r = 0; r < Rows; ++r) total[t][r] = load(target.at(row + r, tile + t));
     }
     for (int64_t c = 0; c < columns; ++c) {
-      if (row == 0) prefetch(column, bytes);
+      if (row == 0) prefetch(column, bytes, tile_bytes);
 #pragma GCC unroll 4
       for (int t = 0; t < Tiles; ++t) {
         const Floats w = load_weights<form>(column[t]);

@@ -44,7 +44,7 @@ struct IntBlock {
     Floats total[Tiles][Rows] = {};
     for (int t = 0; t < Tiles; ++t) group[t] = w.data + (tile + t) * w.tile_bytes;
     for (int64_t g = 0; g < w.groups; ++g) {
-      if (row == 0) prefetch(group, bytes);
+      if (row == 0) prefetch(group, bytes, w.tile_bytes);
       add_group<form, has_minimum>(a, row, g, group, total);
       for (int t = 0; t < Tiles; ++t) group[t] += bytes;
     }

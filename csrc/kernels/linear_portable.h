@@ -7,7 +7,6 @@ namespace lightwell::LIGHTWELL_ISA::linear {
 template <int Rows> constexpr int kIntTiles = 1;
 template <int Rows> constexpr int kFloatTiles = 1;
 constexpr int kFloatRows = 4;
-template <int Tiles> constexpr int64_t kPrefetchBytes = 0;
 
 struct Floats {
   float lane[kTile];
