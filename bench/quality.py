@@ -37,7 +37,7 @@ class Closeness:
     agreed: int = 0
     loss: float = 0.0
     reference_loss: float = 0.0
-    largest_error: float = 0.0  # of a score, relative to the largest score of its row
+    error: float = 0.0  # of a row of scores, relative, in the Euclidean norm
 
     def add(self, reference: Floats, scores: Floats, targets: npt.NDArray[np.int64]) -> None:
         """Rows of raw scores (positions, vocabulary) and the token that follows each."""
@@ -48,12 +48,15 @@ class Closeness:
         self.agreed += int((expected.argmax(1) == got.argmax(1)).sum())
         self.loss -= float(got[rows, targets].sum())
         self.reference_loss -= float(expected[rows, targets].sum())
-        error = np.abs(reference - scores).max(1) / np.abs(reference).max(1)
-        self.largest_error = max(self.largest_error, float(error.max()))
+        self.error += float((np.linalg.norm(reference - scores, axis=1) / np.linalg.norm(reference, axis=1)).sum())
 
     @property
     def mean_kl(self) -> float:
         return self.kl / self.positions
+
+    @property
+    def mean_error(self) -> float:
+        return self.error / self.positions
 
     @property
     def perplexity(self) -> float:
@@ -67,7 +70,7 @@ class Closeness:
         return (
             f"{self.positions} positions: mean KL {self.mean_kl:.5f}, perplexity {self.perplexity:.3f} "
             f"(reference {self.reference_perplexity:.3f}, {self.perplexity / self.reference_perplexity - 1:+.2%}), "
-            f"same likeliest token {self.agreed / self.positions:.3f}, largest score error {self.largest_error:.1e}"
+            f"same likeliest token {self.agreed / self.positions:.3f}, mean relative error of the scores {self.mean_error:.1e}"
         )
 
 
@@ -150,6 +153,7 @@ def main() -> None:
             llama_tokens, logprobs = next(theirs)
             if llama_tokens[1:] != tokens[1:]:  # llama.cpp writes the first token as it was before BOS replaced it
                 raise SystemExit("llama.cpp cut the text into other tokens")
+            # They are log-probabilities, so the error of the scores says nothing here; all else does.
             measured.setdefault("llama.cpp", Closeness()).add(expected, logprobs, targets)
     for name, closeness in measured.items():
         print(f"{name}: {closeness}")

@@ -14,7 +14,7 @@ from lightwell.runtimes.cpu import CpuRuntime
 from lightwell.sampling.params import SamplingParams
 from lightwell.units import Seconds, Tokens
 
-_TOKEN = 1000  # which token is read does not change the work
+_TOKEN = 1  # which token is read does not change the work
 
 
 def decode(model: str, batch: int, tokens: Tokens, repeat: int, threads: int | None) -> None:

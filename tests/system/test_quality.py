@@ -1,0 +1,39 @@
+"""The CPU runtime's arithmetic against float32 on the same dequantized weights, on wikitext-2 and the real models.
+
+``bench/quality.py`` measures the same over more text, beside llama.cpp.
+"""
+
+import numpy as np
+import pytest
+
+from bench.quality import CONTEXT, Closeness, chunks, loaded, scores
+from lightwell.checkpoints import open_checkpoint
+from lightwell.runtimes.cpu import CpuRuntime
+from lightwell.runtimes.reference import ReferenceRuntime
+from lightwell.text import load_tokenizer
+
+pytestmark = pytest.mark.slow
+
+
+def measure(path, text, count) -> dict[str, Closeness]:
+    checkpoint = open_checkpoint(path)
+    reference = loaded(ReferenceRuntime(), path)
+    runtimes = {kind: loaded(CpuRuntime(activations=kind), path) for kind in ("int8", "float32")}
+    measured = {kind: Closeness() for kind in runtimes}
+    for tokens in chunks(load_tokenizer(checkpoint), text, count):
+        expected = scores(reference, tokens, checkpoint.spec.vocab)
+        for kind, runtime in runtimes.items():
+            got = scores(runtime, tokens, checkpoint.spec.vocab)
+            measured[kind].add(expected, got, np.asarray(tokens[CONTEXT // 2 + 1 :]))
+    return measured
+
+
+@pytest.mark.parametrize(("model", "count", "float_error"), [("smollm2", 4, 1e-3), ("gemma3", 1, 2e-3)])
+def test_close_to_the_reference(model, count, float_error, shared, request):
+    text = (shared / "data/corpora/wikitext-2/wiki.test.raw").read_text(encoding="utf-8")
+    measured = measure(request.getfixturevalue(model), text, count)
+    exact, quantized = measured["float32"], measured["int8"]
+    assert exact.mean_error < float_error
+    assert exact.mean_kl < 1e-4
+    assert quantized.mean_kl < 0.004
+    assert abs(quantized.perplexity / quantized.reference_perplexity - 1) < 0.005
