@@ -70,7 +70,8 @@ class Closeness:
         return (
             f"{self.positions} positions: mean KL {self.mean_kl:.5f}, perplexity {self.perplexity:.3f} "
             f"(reference {self.reference_perplexity:.3f}, {self.perplexity / self.reference_perplexity - 1:+.2%}), "
-            f"same likeliest token {self.agreed / self.positions:.3f}, mean relative error of the scores {self.mean_error:.1e}"
+            f"same likeliest token {self.agreed / self.positions:.3f}, "
+            f"mean relative error of the scores {self.mean_error:.1e}"
         )
 
 
