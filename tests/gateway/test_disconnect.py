@@ -80,6 +80,18 @@ async def test_a_client_that_left_before_the_engine_was_asked_costs_nothing():
     assert engine.open == set()
 
 
+@pytest.mark.parametrize("path", [*BODIES, "/tokenize", "/detokenize"])
+async def test_a_client_that_leaves_while_it_sends_its_body_is_no_error(path, caplog):
+    engine = FakeEngine(Script())
+    caller = Caller(create_app(make_gateway(engine)), path)
+    caller._inbox.get_nowait()  # instead of a whole body
+    caller._inbox.put_nowait({"type": "http.request", "body": b'{"prom', "more_body": True})
+    caller.leave()
+    await caller.done
+    assert caller.sent[0]["status"] == 499
+    assert not caplog.records
+
+
 async def test_a_server_that_stops_tells_the_client_of_an_open_stream():
     engine = FakeEngine(lambda request: Script([72, 105, 3600.0]))
     caller = Caller(create_app(make_gateway(engine)), "/v1/completions", prompt="hi", stream=True)

@@ -102,10 +102,13 @@ def replace_id(request: Request, prefix: str) -> Request:
     return Request(prefix + request.id, request.tokens, request.sampling, request.max_tokens)
 
 
-def test_preemption(runtime, requests, alone):
-    longest = max(len(request.tokens) for request in requests) + OUTPUT
-    tokens, events = run(runtime, requests, blocks=-(-longest // 32) + 2, watermark=0.0, prefix_cache=False)
-    assert tokens == alone
+def test_preemption(runtime, requests):
+    """Four sequences that start together in a cache that cannot hold all of their answers."""
+    longer = [Request(r.id, r.tokens, r.sampling, 60) for r in requests[: len(QUESTIONS)]]
+    expected = {r.id: run(runtime, [r], prefix_cache=False)[0][r.id] for r in longer}
+    blocks = sum(-(-len(r.tokens) // 32) for r in longer) + 1
+    tokens, events = run(runtime, longer, blocks=blocks, watermark=0.0, prefix_cache=False)
+    assert tokens == expected
     assert any(isinstance(event, Preempted) for event in events)
 
 

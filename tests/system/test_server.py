@@ -239,16 +239,18 @@ def test_what_cannot_start_says_why_in_one_line(tiny, tmp_path):
 def test_the_default_model_answers_sensibly(smollm2, tmp_path):
     with server(str(smollm2), "--served-model-name", "smollm2", log=tmp_path / "log") as (address, _):
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="unused", max_retries=0)
-        question = [{"role": "user", "content": "What is the capital of France?"}]
+        question = [{"role": "user", "content": "What color is the sky?"}]
         chat = client.chat.completions.create(model="smollm2", messages=question, temperature=0, max_tokens=40)
-        assert "Paris" in chat.choices[0].message.content
+        assert "blue" in chat.choices[0].message.content
 
 
 @pytest.mark.slow
 def test_a_base_model_completes_but_does_not_chat(gemma3, tmp_path):
     with server(str(gemma3), "--served-model-name", "gemma", log=tmp_path / "log") as (address, _):
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="unused", max_retries=0)
-        text = client.completions.create(model="gemma", prompt="The capital of France is", max_tokens=5, temperature=0)
-        assert "Paris" in text.choices[0].text
+        text = client.completions.create(
+            model="gemma", prompt="Monday, Tuesday, Wednesday,", max_tokens=5, temperature=0
+        )
+        assert "Thursday" in text.choices[0].text
         with pytest.raises(openai.BadRequestError, match="--chat-template"):
             client.chat.completions.create(model="gemma", messages=MESSAGES)

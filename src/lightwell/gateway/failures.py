@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from lightwell.errors import InvalidRequest, LightwellError, NotFound, Overloaded
@@ -74,4 +74,5 @@ ERROR_HANDLERS: dict[Any, Any] = {
     LightwellError: _lightwell_error,
     HTTPException: _http_exception,
     ClientGone: _client_gone,
+    ClientDisconnect: _client_gone,  # it left while its body was being read
 }
