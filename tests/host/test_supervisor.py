@@ -11,8 +11,9 @@ import pytest
 from lightwell.engine.request import Request
 from lightwell.errors import ContextLengthExceeded, EngineDied, InvalidRequest, Overloaded, StartupError
 from lightwell.events import Finished, Sampled, Stepped
-from lightwell.host.build import EngineConfig, build_engine
+from lightwell.host.build import build_engine
 from lightwell.host.local import generate
+from lightwell.host.messages import EngineConfig
 from lightwell.host.supervisor import Supervisor
 from lightwell.sampling.params import SamplingParams
 from tests.tiny_gguf import write_tiny_gguf

@@ -3,22 +3,38 @@
 import asyncio
 import logging
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightwell.checkpoints import open_checkpoint
-from lightwell.checkpoints.catalog import pull
-from lightwell.config import ServeConfig
-from lightwell.errors import EngineDied
-from lightwell.gateway.serve import listen
-from lightwell.host.build import EngineConfig
-from lightwell.host.memory import KVPlan, plan_kv
-from lightwell.host.messages import Hello
-from lightwell.host.supervisor import Supervisor
+from lightwell.host.process import spawn_worker
 from lightwell.units import format_bytes
+
+if TYPE_CHECKING:  # what takes long to import is imported where it is needed, most of it while the engine starts
+    from lightwell.config import ServeConfig
+    from lightwell.gateway.gateway import Gateway
+    from lightwell.host.memory import KVPlan
+    from lightwell.host.messages import Hello
+    from lightwell.host.process import WorkerProcess
+    from lightwell.host.supervisor import Supervisor
 
 
 def serve(**flags: Any) -> None:
     """Whatever cannot work is one StartupError before anything heavy starts."""
+    worker = spawn_worker()
+    try:
+        _plan_and_serve(worker, flags)
+    finally:
+        worker.connection.close()  # a worker without a server ends by itself
+
+
+def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
+    from lightwell.checkpoints import open_checkpoint
+    from lightwell.checkpoints.catalog import pull
+    from lightwell.config import ServeConfig
+    from lightwell.gateway.serve import listen
+    from lightwell.host.memory import plan_kv
+    from lightwell.host.messages import EngineConfig
+    from lightwell.host.supervisor import Supervisor
+
     config = ServeConfig.load(**flags)
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     listener = listen(config.host, config.port)
@@ -37,9 +53,9 @@ def serve(**flags: Any) -> None:
             max_step_tokens=config.max_num_batched_tokens,
             watermark=config.watermark,
             prefix_cache=config.enable_prefix_caching,
-        )
+        ),
+        worker,
     )
-    # What follows takes a while to import and to build; the engine loads in its own process meanwhile.
     import uvloop
 
     from lightwell.gateway.gateway import Gateway
@@ -55,8 +71,9 @@ def serve(**flags: Any) -> None:
 
 
 async def _serve(
-    config: ServeConfig, plan: KVPlan, listener: socket.socket, supervisor: Supervisor, gateway: Any
+    config: "ServeConfig", plan: "KVPlan", listener: socket.socket, supervisor: "Supervisor", gateway: "Gateway"
 ) -> None:
+    from lightwell.errors import EngineDied
     from lightwell.gateway.app import create_app
     from lightwell.gateway.serve import serve as serve_http
 
@@ -78,7 +95,7 @@ async def _serve(
         await supervisor.stop()
 
 
-def startup_report(config: ServeConfig, plan: KVPlan, hello: Hello, listener: socket.socket) -> str:
+def startup_report(config: "ServeConfig", plan: "KVPlan", hello: "Hello", listener: socket.socket) -> str:
     """What the server took from the machine, and where it listens."""
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

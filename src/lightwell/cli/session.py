@@ -11,9 +11,10 @@ from lightwell.engine.engine import Engine
 from lightwell.engine.request import Request
 from lightwell.errors import ContextLengthExceeded
 from lightwell.events import Sampled
-from lightwell.host.build import EngineConfig, build_engine
+from lightwell.host.build import build_engine
 from lightwell.host.local import generate
 from lightwell.host.memory import plan_kv
+from lightwell.host.messages import EngineConfig
 from lightwell.sampling.params import SamplingParams
 from lightwell.text import ChatTemplate, Detokenizer, Tokenizer, load_template, load_tokenizer
 from lightwell.units import Tokens

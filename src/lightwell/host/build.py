@@ -3,31 +3,13 @@
 import time
 from pathlib import Path
 
-import msgspec
-
 from lightwell.checkpoints import open_checkpoint
 from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.engine.engine import Engine
 from lightwell.engine.scheduler import Scheduler, SchedulerLimits
 from lightwell.events import EventLog
-from lightwell.host.messages import Hello
+from lightwell.host.messages import EngineConfig, Hello
 from lightwell.runtimes.base import BLOCK_TOKENS, Runtime
-from lightwell.units import Tokens
-
-
-class EngineConfig(msgspec.Struct, frozen=True):
-    """What the engine's process is started with. ``runtime`` is cpu, reference (NumPy) or fake (for tests)."""
-
-    model: str  # path of the checkpoint
-    name: str
-    kv_blocks: int
-    context_tokens: Tokens
-    runtime: str = "cpu"
-    threads: int | None = None
-    max_sequences: int = 64
-    max_step_tokens: Tokens = 512
-    watermark: float = 0.02
-    prefix_cache: bool = True
 
 
 def make_runtime(config: EngineConfig) -> Runtime:

@@ -1,7 +1,8 @@
 """What travels between the engine's process and its client: msgpack frames, four bytes of length before each.
 
-Client to engine: Submit, Abort, Stop. Engine to client: Hello once it is loaded (or Failed), then one Frame of
-events for each step and for each change outside a step, and Refused for a request that is malformed.
+Client to engine: its EngineConfig first, then Submit, Abort, Stop. Engine to client: Hello once it is loaded (or
+Failed), then one Frame of events for each step and for each change outside a step, and Refused for a request that is
+malformed.
 """
 
 from typing import TypeAlias
@@ -11,6 +12,21 @@ import msgspec
 from lightwell.engine.request import Request
 from lightwell.events import Event
 from lightwell.units import Bytes, Tokens
+
+
+class EngineConfig(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What the engine's process is started with. ``runtime`` is cpu, reference (NumPy) or fake (for tests)."""
+
+    model: str  # path of the checkpoint
+    name: str
+    kv_blocks: int
+    context_tokens: Tokens
+    runtime: str = "cpu"
+    threads: int | None = None
+    max_sequences: int = 64
+    max_step_tokens: Tokens = 512
+    watermark: float = 0.02
+    prefix_cache: bool = True
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -57,5 +73,5 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
     events: list[Event]
 
 
-ToEngine: TypeAlias = Submit | Abort | Stop
+ToEngine: TypeAlias = EngineConfig | Submit | Abort | Stop
 FromEngine: TypeAlias = Hello | Failed | Refused | Frame

@@ -4,21 +4,28 @@ A request that was open when the engine died ends with EngineDied. An engine tha
 """
 
 import asyncio
-import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-import msgspec
-
 from lightwell.engine.request import Request
 from lightwell.errors import ContextLengthExceeded, EngineDied, InvalidRequest, Overloaded, StartupError
 from lightwell.events import Event, Finished, Rejected, Sampled, Stepped
-from lightwell.host.build import EngineConfig
 from lightwell.host.client import EngineStatus, Phase
-from lightwell.host.messages import Abort, Failed, Frame, FromEngine, Hello, Refused, Stop, Submit, ToEngine
+from lightwell.host.messages import (
+    Abort,
+    EngineConfig,
+    Failed,
+    Frame,
+    FromEngine,
+    Hello,
+    Refused,
+    Stop,
+    Submit,
+    ToEngine,
+)
+from lightwell.host.process import WorkerProcess, spawn_worker
 from lightwell.host.wire import Unpacker, pack
 from lightwell.units import Seconds
 
@@ -29,9 +36,10 @@ _Outcome = Sampled | Finished | Exception
 
 
 class Supervisor:
-    """An EngineClient whose engine runs in a process of its own on this machine, started at once."""
+    """An EngineClient whose engine runs in a process of its own on this machine."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, worker: WorkerProcess | None = None) -> None:
+        """``worker``: one that was started earlier, to save time."""
         self._config = config
         self._phase: Phase = "loading"
         self._hello: Hello | None = None
@@ -41,7 +49,8 @@ class Supervisor:
         self._last_step: Stepped | None = None
         self._progress_at: Seconds = time.monotonic()
         self._deaths: deque[Seconds] = deque(maxlen=_RESTARTS)
-        self._socket, self._process = _spawn(config)  # it loads while the caller goes on with other things
+        self._socket, self._process = worker or spawn_worker()
+        self._socket.sendall(pack(config))  # it loads while the caller goes on with other things
         self._writer: asyncio.StreamWriter | None = None
         self._life: asyncio.Task[None] | None = None
 
@@ -160,7 +169,8 @@ class Supervisor:
         if len(self._deaths) == _RESTARTS and self._deaths[-1] - self._deaths[0] < _RESTART_WINDOW_SECONDS:
             self._phase = "stopped"
             return False
-        self._socket, self._process = _spawn(self._config)
+        self._socket, self._process = spawn_worker()
+        self._socket.sendall(pack(self._config))
         try:
             await self._connect()
         except StartupError:
@@ -199,15 +209,6 @@ class Supervisor:
         self._last_step = None
         for outcomes in self._open.values():
             outcomes.put_nowait(EngineDied(why))
-
-
-def _spawn(config: EngineConfig) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start an engine's process; returns our end of its connection."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        arguments = [str(theirs.fileno()), msgspec.json.encode(config).decode()]
-        command = [sys.executable, "-m", "lightwell.host.worker", *arguments]
-        return ours, subprocess.Popen(command, pass_fds=[theirs.fileno()])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,7 @@
 """The engine's own process: read messages, run steps, send one frame of events for each step.
 
-Started by supervisor.py as ``python -m lightwell.host.worker FD CONFIG`` with one end of a socket pair. It ends when
-the other end closes, so no engine outlives its server.
+Started by process.py as ``python -m lightwell.host.worker FD`` with one end of a socket pair. It ends when the other
+end closes, so no engine outlives its server.
 """
 
 import select
@@ -10,12 +10,10 @@ import socket
 import sys
 from contextlib import suppress
 
-import msgspec
-
 from lightwell.engine.engine import Engine
 from lightwell.errors import InvalidRequest, LightwellError
-from lightwell.host.build import EngineConfig, build_engine
-from lightwell.host.messages import Abort, Failed, Frame, Refused, Stop, Submit, ToEngine
+from lightwell.host.build import build_engine
+from lightwell.host.messages import Abort, EngineConfig, Failed, Frame, Refused, Stop, Submit, ToEngine
 from lightwell.host.wire import Unpacker, pack
 
 _READ_BYTES = 1 << 16
@@ -25,9 +23,8 @@ class _Closed(Exception):
     """The client has gone, or asked the engine to end."""
 
 
-def serve_engine(engine: Engine, connection: socket.socket) -> None:
+def serve_engine(engine: Engine, connection: socket.socket, unpacker: Unpacker[ToEngine]) -> None:
     """Run the engine until the connection closes or Stop arrives."""
-    unpacker: Unpacker[ToEngine] = Unpacker(ToEngine)
     cursor = 0
     while True:
         try:
@@ -55,6 +52,15 @@ def _arrived(connection: socket.socket, unpacker: Unpacker[ToEngine], *, wait: b
     return list(unpacker.feed(data))
 
 
+def _configuration(connection: socket.socket, unpacker: Unpacker[ToEngine]) -> EngineConfig:
+    """The first message. The client sends nothing more before it has heard Hello."""
+    while not (messages := _arrived(connection, unpacker, wait=True)):
+        pass
+    (config,) = messages
+    assert isinstance(config, EngineConfig), "the configuration comes first"
+    return config
+
+
 def _obey(engine: Engine, message: ToEngine, connection: socket.socket) -> None:
     match message:
         case Submit(request):
@@ -74,15 +80,17 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[1]))
-    config = msgspec.json.decode(sys.argv[2], type=EngineConfig)
+    unpacker: Unpacker[ToEngine] = Unpacker(ToEngine)
     try:
-        engine, hello = build_engine(config)
+        engine, hello = build_engine(_configuration(connection, unpacker))
+    except _Closed:
+        return  # the server found a reason not to start
     except LightwellError as error:
         connection.sendall(pack(Failed(error.message)))
         sys.exit(1)
     connection.sendall(pack(hello))
     with suppress(BrokenPipeError, ConnectionResetError):  # the server is gone, and nobody is left to answer
-        serve_engine(engine, connection)
+        serve_engine(engine, connection, unpacker)
 
 
 if __name__ == "__main__":
