@@ -99,13 +99,13 @@ async def load(
     waiting = iter(_prompts(requests, prompt_tokens))
     answers: list[_Answer] = []
 
-    async def client() -> None:
-        for prompt in waiting:
-            # A connection for each request: some servers close theirs after a stream in spite of keep-alive.
-            async with httpx.AsyncClient(base_url=url, timeout=600) as http:
-                answers.append(await _stream(http, model, prompt, output_tokens))
+    async def client(http: httpx.AsyncClient) -> None:
+        answers.extend([await _stream(http, model, prompt, output_tokens) for prompt in waiting])
 
-    await asyncio.gather(*(client() for _ in range(concurrency)))
+    # A connection for each request: some servers close theirs after a stream in spite of keep-alive.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as http:
+        await asyncio.gather(*(client(http) for _ in range(concurrency)))
     return answers
 
 
