@@ -28,12 +28,15 @@ def measure(path, text, count) -> dict[str, Closeness]:
     return measured
 
 
-@pytest.mark.parametrize(("model", "count", "float_error"), [("smollm2", 4, 1e-3), ("gemma3", 1, 2e-3)])
-def test_close_to_the_reference(model, count, float_error, shared, request):
+# Over one chunk of 255 positions a perplexity moves by chance alone by more than the 0.5 % that hold for thousands.
+@pytest.mark.parametrize(
+    ("model", "count", "float_error", "perplexity_error"), [("smollm2", 4, 1e-3, 0.005), ("gemma3", 1, 2e-3, 0.015)]
+)
+def test_close_to_the_reference(model, count, float_error, perplexity_error, shared, request):
     text = (shared / "data/corpora/wikitext-2/wiki.test.raw").read_text(encoding="utf-8")
     measured = measure(request.getfixturevalue(model), text, count)
     exact, quantized = measured["float32"], measured["int8"]
     assert exact.mean_error < float_error
     assert exact.mean_kl < 1e-4
     assert quantized.mean_kl < 0.004
-    assert abs(quantized.perplexity / quantized.reference_perplexity - 1) < 0.005
+    assert abs(quantized.perplexity / quantized.reference_perplexity - 1) < perplexity_error
