@@ -22,8 +22,9 @@ Split split(int64_t rows, int64_t tiles, int64_t unit, int64_t tile_bytes, int t
   s.block_rows = std::max(kTileRows, round_up(ceil_div(rows, ceil_div(rows, most_rows)), kTileRows));
   s.blocks = ceil_div(rows, s.block_rows);
   const int64_t fitting = kPanelFloats / (s.block_rows * kTile);
-  const int64_t fair = ceil_div(tiles * s.blocks, threads * kItemsPerThread);
-  const int64_t most = std::min({fitting, fair, std::max<int64_t>(kPanelBytes / tile_bytes, 1)});
+  const int64_t fair = ceil_div(tiles * s.blocks, threads * (rows == 1 ? 1 : kItemsPerThread));
+  const int64_t hot = rows == 1 ? tiles : std::max<int64_t>(kPanelBytes / tile_bytes, 1);  // one row reads them once
+  const int64_t most = std::min({fitting, fair, hot});
   s.panel_tiles = std::max(most / unit * unit, unit);
   s.panels = ceil_div(tiles, s.panel_tiles);
   return s;

@@ -7,6 +7,7 @@ namespace lightwell::LIGHTWELL_ISA::linear {
 template <int Rows> constexpr int kIntTiles = Rows == 1 ? 4 : Rows == 2 ? 2 : 1;
 template <int Rows> constexpr int kFloatTiles = Rows == 1 ? 4 : Rows == 2 ? 2 : 1;
 constexpr int kFloatRows = 6;
+constexpr int kStreams = 4;  // of weights for a single row
 
 struct Floats {
   __m256 half[2];

@@ -7,6 +7,7 @@ namespace lightwell::LIGHTWELL_ISA::linear {
 template <int Rows> constexpr int kIntTiles = 2;
 template <int Rows> constexpr int kFloatTiles = Rows >= 4 ? 2 : 4;
 constexpr int kFloatRows = 6;
+constexpr int kStreams = 1;  // of weights for a single row: not measured with more
 
 using Floats = __m512;
 using Ints = __m512i;

@@ -21,6 +21,15 @@ LIGHTWELL_LINEAR void prefetch(const uint8_t* const (&weights)[Tiles], int64_t b
     for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(weights[t] + Tiles * tile_bytes + line);
 }
 
+// One row is bound by memory, and several long streams arrive faster than one: the tiles of a block lie apart, each in a
+// stretch of its own, and are left to the CPU to fetch ahead. Returns the first tile that is left over.
+template <class Block>
+LIGHTWELL_LINEAR int64_t run_streams(const Block& block, int64_t tile, int64_t tile_end) {
+  const int64_t stretch = (tile_end - tile) / kStreams;
+  for (int64_t t = tile; t < tile + stretch; ++t) block.template run<1, kStreams>(0, t, stretch);
+  return tile + kStreams * stretch;
+}
+
 // The last `tiles` <= Tiles tiles.
 template <class Block, int Rows, int Tiles>
 LIGHTWELL_LINEAR void run_last_tiles(const Block& block, int64_t row, int64_t tile, int64_t tiles) {
@@ -50,6 +59,7 @@ static void run_rest(const Block& block, int64_t row, int64_t rows, int64_t tile
 // Full blocks keep a tile in the nearest cache for all of their rows.
 template <class Block>
 static void run_blocks(const Block& block, int64_t rows, int64_t tile_begin, int64_t tile_end) {
+  if (rows == 1 && kStreams > 1) tile_begin = run_streams(block, tile_begin, tile_end);
   constexpr int most = Block::kRows;
   constexpr int64_t together = Block::template tiles<most>();
   const int64_t rest = rows % most;

@@ -24,17 +24,17 @@ struct FloatBlock {
   Target target;
 
   template <int Rows, int Tiles>
-  void run(int64_t row, int64_t tile) const {
+  void run(int64_t row, int64_t tile, int64_t apart = 1) const {
     constexpr int64_t bytes = kTile * element_bytes(form);
     const float* rows = x + row * x_stride;
     const uint8_t* column[Tiles];
     Floats total[Tiles][Rows];
     for (int t = 0; t < Tiles; ++t) {
-      column[t] = weights + (tile + t) * tile_bytes;
-      for (int r = 0; r < Rows; ++r) total[t][r] = load(target.at(row + r, tile + t));
+      column[t] = weights + (tile + t * apart) * tile_bytes;
+      for (int r = 0; r < Rows; ++r) total[t][r] = load(target.at(row + r, tile + t * apart));
     }
     for (int64_t c = 0; c < columns; ++c) {
-      if (row == 0) prefetch(column, bytes, tile_bytes);
+      if (row == 0 && apart == 1) prefetch(column, bytes, tile_bytes);
 #pragma GCC unroll 4
       for (int t = 0; t < Tiles; ++t) {
         const Floats w = load_weights<form>(column[t]);
@@ -44,7 +44,7 @@ struct FloatBlock {
       }
     }
     for (int t = 0; t < Tiles; ++t)
-      for (int r = 0; r < Rows; ++r) store(target.at(row + r, tile + t), total[t][r]);
+      for (int r = 0; r < Rows; ++r) store(target.at(row + r, tile + t * apart), total[t][r]);
   }
 };
 

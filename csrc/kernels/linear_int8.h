@@ -38,18 +38,18 @@ struct IntBlock {
   Target target;
 
   template <int Rows, int Tiles>
-  void run(int64_t row, int64_t tile) const {
+  void run(int64_t row, int64_t tile, int64_t apart = 1) const {
     constexpr int64_t bytes = group_bytes(form, has_minimum);
     const uint8_t* group[Tiles];
     Floats total[Tiles][Rows] = {};
-    for (int t = 0; t < Tiles; ++t) group[t] = w.data + (tile + t) * w.tile_bytes;
+    for (int t = 0; t < Tiles; ++t) group[t] = w.data + (tile + t * apart) * w.tile_bytes;
     for (int64_t g = 0; g < w.groups; ++g) {
-      if (row == 0) prefetch(group, bytes, w.tile_bytes);
+      if (row == 0 && apart == 1) prefetch(group, bytes, w.tile_bytes);
       add_group<form, has_minimum>(a, row, g, group, total);
       for (int t = 0; t < Tiles; ++t) group[t] += bytes;
     }
     for (int t = 0; t < Tiles; ++t)
-      for (int r = 0; r < Rows; ++r) store(target.at(row + r, tile + t), total[t][r]);
+      for (int r = 0; r < Rows; ++r) store(target.at(row + r, tile + t * apart), total[t][r]);
   }
 };
 

@@ -7,6 +7,7 @@ namespace lightwell::LIGHTWELL_ISA::linear {
 template <int Rows> constexpr int kIntTiles = 1;
 template <int Rows> constexpr int kFloatTiles = 1;
 constexpr int kFloatRows = 4;
+constexpr int kStreams = 1;  // of weights for a single row
 
 struct Floats {
   float lane[kTile];
