@@ -23,7 +23,7 @@ from lightwell.cli.bench_serve import free_port, load, output_rate, started_serv
 DECODE_TOKENS, PREFILL_TOKENS = 128, 512
 STREAMS, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 48, 200, 128
 
-Measure = Callable[[], float]  # tokens per second
+Measure = Callable[[int], float]  # tokens per second in the round of this number
 
 
 def llama_bench(folder: Path, model: Path, threads: int, *tests: str) -> float:
@@ -47,13 +47,15 @@ def llama_server(folder: Path, model: Path, threads: int) -> Iterator[str]:
         process.wait()
 
 
-def served(address: str, model: str) -> float:
-    return output_rate(asyncio.run(load(address, model, STREAMS, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS)))
+def served(address: str, model: str, round_number: int) -> float:
+    """With prompts that no round before had: nothing comes out of a prefix cache."""
+    answers = load(address, model, STREAMS, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS, seed=round_number)
+    return output_rate(asyncio.run(answers))
 
 
 def compare(name: str, rounds: int, ours: Measure, theirs: Measure) -> None:
-    ours(), theirs()  # warm-up
-    pairs = [(ours(), theirs()) for _ in range(rounds)]
+    ours(0), theirs(0)  # warm-up
+    pairs = [(ours(number), theirs(number)) for number in range(1, rounds + 1)]
     a, b = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     ratios = sorted(x / y for x, y in pairs)
     print(f"{name:<28} {a:8.0f} {b:10.0f} {a / b:7.2f}   ({ratios[0]:.2f} to {ratios[-1]:.2f})", flush=True)
@@ -75,14 +77,14 @@ def main() -> None:
     compare(
         f"decode {DECODE_TOKENS}",
         options.rounds,
-        lambda: DECODE_TOKENS / decode(),
-        lambda: llama_bench(*llama, "-p", "0", "-n", str(DECODE_TOKENS)),
+        lambda _: DECODE_TOKENS / decode(),
+        lambda _: llama_bench(*llama, "-p", "0", "-n", str(DECODE_TOKENS)),
     )
     compare(
         f"prefill {PREFILL_TOKENS}",
         options.rounds,
-        lambda: PREFILL_TOKENS / prefill(),
-        lambda: llama_bench(*llama, "-p", str(PREFILL_TOKENS), "-n", "0"),
+        lambda _: PREFILL_TOKENS / prefill(),
+        lambda _: llama_bench(*llama, "-p", str(PREFILL_TOKENS), "-n", "0"),
     )
     with ExitStack() as servers:
         ours = servers.enter_context(started_server(options.model, options.threads))
@@ -90,8 +92,8 @@ def main() -> None:
         compare(
             f"served, {STREAMS} streams",
             options.rounds,
-            lambda: served(ours, options.model),
-            lambda: served(theirs, options.llama_model.name),
+            lambda number: served(ours, options.model, number),
+            lambda number: served(theirs, options.llama_model.name, number),
         )
 
 

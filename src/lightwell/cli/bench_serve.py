@@ -45,14 +45,14 @@ def bench_serve(
 ) -> None:
     """Run the load against ``url``, or against a server started for it, and print what was measured."""
 
-    def run(address: str, count: int) -> list[_Answer]:
-        return asyncio.run(load(address, model, concurrency, count, prompt_tokens, output_tokens))
+    def run(address: str, count: int, seed: int = 1) -> list[_Answer]:
+        return asyncio.run(load(address, model, concurrency, count, prompt_tokens, output_tokens, seed))
 
     if url is not None:
         print(report(run(url, requests), concurrency))
         return
     with started_server(model, threads) as address:
-        run(address, concurrency)  # warm-up
+        run(address, concurrency, seed=0)  # warm-up
         print(report(run(address, requests), concurrency))
 
 
@@ -93,10 +93,13 @@ def wait_ready(address: str, process: subprocess.Popen[bytes]) -> None:
 
 
 async def load(
-    url: str, model: str, concurrency: int, requests: int, prompt_tokens: Tokens, output_tokens: Tokens
+    url: str, model: str, concurrency: int, requests: int, prompt_tokens: Tokens, output_tokens: Tokens, seed: int
 ) -> list[_Answer]:
-    """Send ``requests`` completions, ``concurrency`` at a time, each with a prompt of its own."""
-    waiting = iter(_prompts(requests, prompt_tokens))
+    """Send ``requests`` completions, ``concurrency`` at a time, each with a prompt of its own.
+
+    A server that has seen ``seed`` before may have the prompts in its prefix cache.
+    """
+    waiting = iter(_prompts(requests, prompt_tokens, seed))
     answers: list[_Answer] = []
 
     async def client(http: httpx.AsyncClient) -> None:
@@ -109,9 +112,9 @@ async def load(
     return answers
 
 
-def _prompts(count: int, tokens: Tokens) -> list[str]:
-    """Prompts of about ``tokens`` tokens that share no beginning, the same in every run."""
-    draw = random.Random(7)
+def _prompts(count: int, tokens: Tokens, seed: int) -> list[str]:
+    """Prompts of about ``tokens`` tokens that share no beginning, the same for the same seed."""
+    draw = random.Random(seed)
     return [" ".join(draw.choice(_WORDS) for _ in range(tokens)) for _ in range(count)]
 
 
