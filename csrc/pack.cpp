@@ -1,9 +1,6 @@
 // Turns tensors as files store them into packed matrices. The file formats are those of GGUF: blocks of 32 columns with
 // an fp16 scale (Q4_0 ... Q8_0), or of 256 columns whose groups have small scales of their own (Q4_K, Q5_K, Q6_K).
-//
-// A group's scale and minimum in the K formats are products of two numbers, rounded to fp16 here. That moves each by at
-// most 2^-11 of itself, far below the weights' quantization error; a product so small that it is subnormal is exact,
-// since it is an integer multiple of the file's fp16 and thus of 2^-24.
+// Every weight is exactly what the file means: a K format's scale, a small integer times an fp16, stays in two parts.
 #include <cstring>
 #include <stdexcept>
 
@@ -15,15 +12,22 @@
 namespace lightwell {
 namespace {
 
-// One row of a group: a weight is scale[c / 16] * value[c] + minimum.
+// One row of a group: a weight is scale[c / 16] * value[c] + minimum; where scales are nested, these are int8 and still to
+// be multiplied.
 struct Group {
   int8_t value[kGroup];
   float scale[2];
   float minimum;
+  float scale_multiplier, minimum_multiplier;
 
   void set(float both, float least) {
     scale[0] = scale[1] = both;
     minimum = least;
+  }
+
+  void set_multipliers(float of_scales, float of_minimum) {
+    scale_multiplier = of_scales;
+    minimum_multiplier = of_minimum;
   }
 };
 
@@ -81,7 +85,8 @@ void set_six_bit(const uint8_t* block, int i, Group& group) {
   const int low = bytes[i % 4], high = bytes[i % 4 + 4];
   const int scale = i < 4 ? low & 63 : (bytes[i + 4] & 15) | low >> 6 << 4;
   const int minimum = i < 4 ? high & 63 : bytes[i + 4] >> 4 | high >> 6 << 4;
-  group.set(half_at(block) * scale, -half_at(block + 2) * minimum);
+  group.set(scale, minimum);
+  group.set_multipliers(half_at(block), -half_at(block + 2));
 }
 
 // Groups 2i and 2i + 1 are the low and the high nibbles of the same 32 bytes.
@@ -115,9 +120,8 @@ void read_q6_k(const uint8_t* row, int64_t g, Group& group) {
     const int six_bits = (low[c] >> (quarter / 2 * 4) & 15) | (high[c] >> (quarter * 2) & 3) << 4;
     group.value[c] = static_cast<int8_t>(six_bits - 32);
   }
-  for (int part = 0; part < 2; ++part)
-    group.scale[part] = half_at(block + 208) * static_cast<int8_t>(block[192 + 2 * i + part]);
-  group.minimum = 0;
+  for (int part = 0; part < 2; ++part) group.scale[part] = static_cast<int8_t>(block[192 + 2 * i + part]);
+  group.set_multipliers(half_at(block + 208), 0);
 }
 
 using Read = void (*)(const uint8_t* row, int64_t group, Group& out);
@@ -127,16 +131,17 @@ struct Format {
   int64_t block_columns, block_bytes;
   Form form;
   bool has_minimum;
-  Read read;  // null for plain formats
+  int64_t span;  // groups under the same multipliers, 0 where scales are not nested
+  Read read;     // null for plain formats
 };
 
 constexpr Format kFormats[] = {
-    {"F32", 1, 4, Form::F32, false, nullptr},      {"F16", 1, 2, Form::F16, false, nullptr},
-    {"BF16", 1, 2, Form::BF16, false, nullptr},    {"Q4_0", 32, 18, Form::W4, true, read_q4_0},
-    {"Q4_1", 32, 20, Form::W4, true, read_q4_1},   {"Q5_0", 32, 22, Form::W8, true, read_q5_0},
-    {"Q5_1", 32, 24, Form::W8, true, read_q5_1},   {"Q8_0", 32, 34, Form::W8, false, read_q8_0},
-    {"Q4_K", 256, 144, Form::W4, true, read_q4_k}, {"Q5_K", 256, 176, Form::W8, true, read_q5_k},
-    {"Q6_K", 256, 210, Form::W8H, false, read_q6_k},
+    {"F32", 1, 4, Form::F32, false, 0, nullptr},      {"F16", 1, 2, Form::F16, false, 0, nullptr},
+    {"BF16", 1, 2, Form::BF16, false, 0, nullptr},    {"Q4_0", 32, 18, Form::W4, true, 0, read_q4_0},
+    {"Q4_1", 32, 20, Form::W4, true, 0, read_q4_1},   {"Q5_0", 32, 22, Form::W8, true, 0, read_q5_0},
+    {"Q5_1", 32, 24, Form::W8, true, 0, read_q5_1},   {"Q8_0", 32, 34, Form::W8, false, 0, read_q8_0},
+    {"Q4_K", 256, 144, Form::W4, true, 8, read_q4_k}, {"Q5_K", 256, 176, Form::W8, true, 8, read_q5_k},
+    {"Q6_K", 256, 210, Form::W8H, false, 8, read_q6_k},
 };
 
 const Format* find_format(const char* name) {
@@ -150,6 +155,16 @@ void store_half(uint8_t* p, float value) {
   std::memcpy(p, &half, 2);
 }
 
+void put_scale(uint8_t* scales, bool nested, int64_t lane, float value) {
+  if (nested) scales[lane] = static_cast<uint8_t>(static_cast<int8_t>(value));
+  else store_half(scales + 2 * lane, value);
+}
+
+void put_multipliers(const Group& group, bool has_minimum, int64_t lane, uint8_t* out) {
+  std::memcpy(out + 4 * lane, &group.scale_multiplier, 4);
+  if (has_minimum) std::memcpy(out + kFloatBytes + 4 * lane, &group.minimum_multiplier, 4);
+}
+
 // Write one row of a group into its lane of the packed group.
 void put_group(const Group& group, const Matrix& layout, int64_t lane, uint8_t* out) {
   for (int64_t chunk = 0; chunk < kChunks; ++chunk)
@@ -158,10 +173,11 @@ void put_group(const Group& group, const Matrix& layout, int64_t lane, uint8_t* 
       if (layout.form == Form::W4) out[chunk / 2 * kChunkBytes + lane * kChunk + i] |= value << (chunk % 2 * 4);
       else out[chunk * kChunkBytes + lane * kChunk + i] = value;
     }
-  uint8_t* scales = out + weight_bytes(layout.form) + 2 * lane;
-  const int64_t parts = scale_parts(layout.form);
-  for (int64_t part = 0; part < parts; ++part) store_half(scales + part * kScaleBytes, group.scale[part]);
-  if (layout.has_minimum) store_half(scales + parts * kScaleBytes, group.minimum);
+  const bool nested = layout.span > 0;
+  const int64_t parts = scale_parts(layout.form), bytes = scale_bytes(nested);
+  uint8_t* scales = out + weight_bytes(layout.form);
+  for (int64_t part = 0; part < parts; ++part) put_scale(scales + part * bytes, nested, lane, group.scale[part]);
+  if (layout.has_minimum) put_scale(scales + parts * bytes, nested, lane, group.minimum);
 }
 
 // The tile's data is zero before; so is what is past the last row.
@@ -171,7 +187,8 @@ void pack_quantized(const Format& format, const uint8_t* source, const Matrix& l
   for (int64_t lane = 0; lane < kTile && tile * kTile + lane < layout.rows; ++lane)
     for (int64_t g = 0; g < layout.groups; ++g) {
       format.read(source + (tile * kTile + lane) * row_bytes, g, group);
-      put_group(group, layout, lane, out + g * group_bytes(layout.form, layout.has_minimum));
+      put_group(group, layout, lane, out + group_offset(layout, g));
+      if (layout.span) put_multipliers(group, layout.has_minimum, lane, out + span_offset(layout, g));
     }
 }
 
@@ -215,8 +232,9 @@ bool packed_layout(const char* format, int64_t rows, int64_t columns, Matrix* la
   const Format* known = find_format(format);
   if (!known) return false;
   const int64_t tiles = (rows + kTile - 1) / kTile, groups = (columns + kGroup - 1) / kGroup;
-  const int64_t bytes = groups * group_bytes(known->form, known->has_minimum);
-  *layout = {known->form, known->has_minimum, rows, columns, tiles, groups, (bytes + 63) / 64 * 64, nullptr};
+  *layout = {known->form, known->has_minimum, known->span, rows, columns, tiles, groups, 0, nullptr};
+  const int64_t bytes = group_offset(*layout, groups - 1) + group_bytes(known->form, known->has_minimum, known->span > 0);
+  layout->tile_bytes = (bytes + 63) / 64 * 64;
   return true;
 }
 

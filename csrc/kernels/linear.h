@@ -39,10 +39,13 @@ static void linear_int8(const Matrix& w, int64_t tile_begin, int64_t tile_end, c
                         float* out, int64_t out_stride) {
   using namespace linear;
   const Target target = {out, out_stride, tile_begin};
-  if (w.form == Form::W4) multiply_int8<Form::W4, true>(w, tile_begin, tile_end, a, rows, target);
-  else if (w.form == Form::W8H) multiply_int8<Form::W8H, false>(w, tile_begin, tile_end, a, rows, target);
-  else if (w.has_minimum) multiply_int8<Form::W8, true>(w, tile_begin, tile_end, a, rows, target);
-  else multiply_int8<Form::W8, false>(w, tile_begin, tile_end, a, rows, target);
+  const bool four_bit = w.form == Form::W4, nested = w.span > 0;
+  if (w.form == Form::W8H) multiply_int8<Form::W8H, false, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (four_bit && nested) multiply_int8<Form::W4, true, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (four_bit) multiply_int8<Form::W4, true, false>(w, tile_begin, tile_end, a, rows, target);
+  else if (nested) multiply_int8<Form::W8, true, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (w.has_minimum) multiply_int8<Form::W8, true, false>(w, tile_begin, tile_end, a, rows, target);
+  else multiply_int8<Form::W8, false, false>(w, tile_begin, tile_end, a, rows, target);
 }
 
 static void linear_float(const Matrix& w, int64_t tile_begin, int64_t tile_end, const float* x, int64_t x_stride,

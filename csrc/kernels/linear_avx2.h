@@ -28,6 +28,10 @@ LIGHTWELL_LINEAR Floats multiply(const Floats& x, float y) {
   return {{_mm256_mul_ps(x.half[0], all), _mm256_mul_ps(x.half[1], all)}};
 }
 
+LIGHTWELL_LINEAR Floats multiply(const Floats& x, const Floats& y) {
+  return {{_mm256_mul_ps(x.half[0], y.half[0]), _mm256_mul_ps(x.half[1], y.half[1])}};
+}
+
 LIGHTWELL_LINEAR Floats multiply_add(const Floats& x, const Floats& y, const Floats& z) {
   return {{_mm256_fmadd_ps(x.half[0], y.half[0], z.half[0]), _mm256_fmadd_ps(x.half[1], y.half[1], z.half[1])}};
 }
@@ -45,6 +49,12 @@ LIGHTWELL_LINEAR __m128i load_eight(const uint8_t* p) { return _mm_loadu_si128(r
 
 LIGHTWELL_LINEAR Floats load_half(const uint8_t* p) {
   return {{_mm256_cvtph_ps(load_eight(p)), _mm256_cvtph_ps(load_eight(p + 16))}};
+}
+
+// 16 signed bytes.
+LIGHTWELL_LINEAR Floats load_small(const uint8_t* p) {
+  const __m128i low = _mm_loadu_si64(p), high = _mm_loadu_si64(p + 8);
+  return to_float({{_mm256_cvtepi8_epi32(low), _mm256_cvtepi8_epi32(high)}});
 }
 
 LIGHTWELL_LINEAR __m256 widen_bfloat(__m128i x) {

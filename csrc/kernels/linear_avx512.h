@@ -15,6 +15,7 @@ using Ints = __m512i;
 LIGHTWELL_LINEAR Floats load(const float* p) { return _mm512_loadu_ps(p); }
 LIGHTWELL_LINEAR void store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
 LIGHTWELL_LINEAR Floats multiply(Floats x, float y) { return _mm512_mul_ps(x, _mm512_set1_ps(y)); }
+LIGHTWELL_LINEAR Floats multiply(Floats x, Floats y) { return _mm512_mul_ps(x, y); }
 LIGHTWELL_LINEAR Floats multiply_add(Floats x, Floats y, Floats z) { return _mm512_fmadd_ps(x, y, z); }
 LIGHTWELL_LINEAR Floats multiply_add(Floats x, float y, Floats z) { return _mm512_fmadd_ps(x, _mm512_set1_ps(y), z); }
 LIGHTWELL_LINEAR Floats to_float(Ints x) { return _mm512_cvtepi32_ps(x); }
@@ -24,6 +25,11 @@ LIGHTWELL_LINEAR __m256i load_sixteen(const uint8_t* p) {
 }
 
 LIGHTWELL_LINEAR Floats load_half(const uint8_t* p) { return _mm512_cvtph_ps(load_sixteen(p)); }
+
+// 16 signed bytes.
+LIGHTWELL_LINEAR Floats load_small(const uint8_t* p) {
+  return to_float(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
 
 LIGHTWELL_LINEAR Floats load_bfloat(const uint8_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_sixteen(p)), 16));

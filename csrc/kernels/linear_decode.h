@@ -24,16 +24,23 @@ LIGHTWELL_LINEAR float stored_value(Form form, const uint8_t* group, int64_t lan
   return 0;
 }
 
+// The scale of part `part` of group g of a tile for one row, or its minimum where `part` is the number of parts.
+LIGHTWELL_LINEAR float stored_scale(const Matrix& w, const uint8_t* tile, int64_t g, int64_t part, int64_t lane) {
+  const uint8_t* scales = tile + group_offset(w, g) + weight_bytes(w.form) + part * scale_bytes(w.span > 0);
+  if (!w.span) return float_from_half(load_u16(scales + 2 * lane));
+  const float* multipliers = reinterpret_cast<const float*>(tile + span_offset(w, g));
+  return multipliers[part / scale_parts(w.form) * kTile + lane] * static_cast<int8_t>(scales[lane]);
+}
+
 // Row `lane` of group g of a tile, to out[0], out[step], ... out[31 * step].
-static void decode_group(const Matrix& w, int64_t tile, int64_t g, int64_t lane, float* out, int64_t step) {
-  const uint8_t* group = w.data + tile * w.tile_bytes + g * group_bytes(w.form, w.has_minimum);
-  const uint8_t* scales = group + weight_bytes(w.form) + 2 * lane;
+static void decode_group(const Matrix& w, int64_t tile_index, int64_t g, int64_t lane, float* out, int64_t step) {
+  const uint8_t* tile = w.data + tile_index * w.tile_bytes;
+  const uint8_t* group = tile + group_offset(w, g);
   const int64_t parts = scale_parts(w.form);
-  const float minimum = w.has_minimum ? float_from_half(load_u16(scales + parts * kScaleBytes)) : 0.0f;
+  const float minimum = w.has_minimum ? stored_scale(w, tile, g, parts, lane) : 0.0f;
   for (int64_t c = 0; c < kGroup; ++c) {
     const float value = stored_value(w.form, group, lane, c);
-    const int64_t part = parts * c / kGroup;
-    out[c * step] = parts ? float_from_half(load_u16(scales + part * kScaleBytes)) * value + minimum : value;
+    out[c * step] = parts ? stored_scale(w, tile, g, parts * c / kGroup, lane) * value + minimum : value;
   }
 }
 

@@ -32,6 +32,12 @@ LIGHTWELL_LINEAR Floats multiply(const Floats& x, float y) {
   return z;
 }
 
+LIGHTWELL_LINEAR Floats multiply(const Floats& x, const Floats& y) {
+  Floats z;
+  for (int i = 0; i < kTile; ++i) z.lane[i] = x.lane[i] * y.lane[i];
+  return z;
+}
+
 LIGHTWELL_LINEAR Floats multiply_add(const Floats& x, const Floats& y, const Floats& z) {
   Floats sum;
   for (int i = 0; i < kTile; ++i) sum.lane[i] = x.lane[i] * y.lane[i] + z.lane[i];
@@ -53,6 +59,13 @@ LIGHTWELL_LINEAR Floats to_float(const Ints& x) {
 LIGHTWELL_LINEAR Floats load_half(const uint8_t* p) {
   Floats x;
   for (int i = 0; i < kTile; ++i) x.lane[i] = float_from_half(load_u16(p + 2 * i));
+  return x;
+}
+
+// 16 signed bytes.
+LIGHTWELL_LINEAR Floats load_small(const uint8_t* p) {
+  Floats x;
+  for (int i = 0; i < kTile; ++i) x.lane[i] = static_cast<int8_t>(p[i]);
   return x;
 }
 

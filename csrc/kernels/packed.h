@@ -3,9 +3,12 @@
 //   weights   chunks of 4 columns: 16 rows x 4 bytes = 64 bytes, so that one broadcast of 4 activations meets 16 rows.
 //             W8, W8H: chunks 0..7 of one byte a weight.
 //             W4: 4 x 64 bytes; the low nibbles of part j are chunk 2j, the high nibbles chunk 2j + 1.
-//   scales    16 fp16, one a row (W8H: 16 for columns 0..15, then 16 for columns 16..31)
+//   scales    16 fp16, one a row
 //   minimums  16 fp16, where there are minimums
-// and a weight is scale * value + minimum. Values are 0..15 in W4, 0..31 in W8 with minimums, any signed byte in W8
+// and a weight is scale * value + minimum. Nested scales and minimums are int8 instead (W8H: 16 scales for columns 0..15,
+// then 16 for columns 16..31), and before each span of groups lie
+//   multipliers  16 floats for the scales, then, where there are minimums, 16 for those.
+// So what a K format stores as a product of a small integer and an fp16 is kept exactly, in fewer bytes. Values are 0..15 in W4, 0..31 in W8 with minimums, any signed byte in W8
 // without, and -32..31 in W8H: sums of products in int16 lanes rely on it.
 // A plain group is 32 columns of 16 elements, one a row.
 #pragma once
@@ -19,7 +22,7 @@ namespace lightwell {
 constexpr int64_t kChunk = 4;
 constexpr int64_t kChunks = kGroup / kChunk;
 constexpr int64_t kChunkBytes = kTile * kChunk;
-constexpr int64_t kScaleBytes = kTile * 2;
+constexpr int64_t kFloatBytes = kTile * 4;
 
 static constexpr bool is_plain(Form form) { return form == Form::BF16 || form == Form::F16 || form == Form::F32; }
 
@@ -33,8 +36,24 @@ static constexpr int64_t weight_bytes(Form form) {
 // Parts of a group that have a scale of their own.
 static constexpr int64_t scale_parts(Form form) { return is_plain(form) ? 0 : form == Form::W8H ? 2 : 1; }
 
-static constexpr int64_t group_bytes(Form form, bool has_minimum) {
-  return weight_bytes(form) + (scale_parts(form) + has_minimum) * kScaleBytes;
+// Bytes of a row of 16 scales or minimums.
+static constexpr int64_t scale_bytes(bool nested) { return nested ? kTile : kTile * 2; }
+
+// A multiple of 32, as vector loads like it: that is why W8 without minimums is never nested, and W8H always.
+static constexpr int64_t group_bytes(Form form, bool has_minimum, bool nested) {
+  return weight_bytes(form) + (scale_parts(form) + has_minimum) * scale_bytes(nested);
+}
+
+static constexpr int64_t multiplier_bytes(bool has_minimum) { return (1 + has_minimum) * kFloatBytes; }
+
+// Where in a tile the multipliers for group g lie, if its scales are nested.
+static inline int64_t span_offset(const Matrix& w, int64_t g) {
+  return g / w.span * (w.span * group_bytes(w.form, w.has_minimum, true) + multiplier_bytes(w.has_minimum));
+}
+
+static inline int64_t group_offset(const Matrix& w, int64_t g) {
+  const int64_t bytes = group_bytes(w.form, w.has_minimum, w.span > 0);
+  return w.span ? span_offset(w, g) + multiplier_bytes(w.has_minimum) + g % w.span * bytes : g * bytes;
 }
 
 static inline float float_from_bits(uint32_t bits) {
