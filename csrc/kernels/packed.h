@@ -8,8 +8,9 @@
 // and a weight is scale * value + minimum. Nested scales and minimums are int8 instead (W8H: 16 scales for columns 0..15,
 // then 16 for columns 16..31), and before each span of groups lie
 //   multipliers  16 floats for the scales, then, where there are minimums, 16 for those.
-// So what a K format stores as a product of a small integer and an fp16 is kept exactly, in fewer bytes. Values are 0..15 in W4, 0..31 in W8 with minimums, any signed byte in W8
-// without, and -32..31 in W8H: sums of products in int16 lanes rely on it.
+// So what a K format stores as a product of a small integer and an fp16 is kept exactly, in fewer bytes. Values are
+// 0..15 in W4, 0..31 in W8 with minimums, any signed byte in W8 without, and -32..31 in W8H: sums of products in int16
+// lanes rely on it.
 // A plain group is 32 columns of 16 elements, one a row.
 #pragma once
 
