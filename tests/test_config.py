@@ -12,7 +12,7 @@ from lightwell.errors import StartupError
 def _alone(monkeypatch, tmp_path):
     """No settings but those of the test."""
     monkeypatch.chdir(tmp_path)
-    for name in ServeConfig.model_fields:
+    for name in ServeConfig.__struct_fields__:
         monkeypatch.delenv(f"LIGHTWELL_{name.upper()}", raising=False)
 
 
