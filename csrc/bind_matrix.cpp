@@ -17,6 +17,7 @@
 #include "isa.h"
 #include "kernels/packed.h"
 #include "packed_matrix.h"
+#include "weight_memory.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,6 +28,8 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<nb::numpy, float>;
+using Writable = nb::ndarray<nb::numpy, uint8_t>;
+using View = nb::ndarray<nb::numpy, const uint8_t>;
 
 const char* form_name(Form form) {
   constexpr const char* names[] = {"W4", "W8", "W8H", "BF16", "F16", "F32"};
@@ -38,6 +41,19 @@ std::shared_ptr<PackedMatrix> pack(Bytes data, const std::string& format, int64_
   const int64_t size = static_cast<int64_t>(data.size());
   nb::gil_scoped_release release;
   return std::make_shared<PackedMatrix>(source, size, format, rows, columns);
+}
+
+std::shared_ptr<PackedMatrix> of_packed(Bytes packed, const std::string& format, int64_t rows, int64_t columns) {
+  return PackedMatrix::of_packed(packed.data(), static_cast<int64_t>(packed.size()), format, rows, columns);
+}
+
+// Unwritten memory is zero, and not there before it is written.
+Writable empty_weights(int64_t bytes) {
+  if (bytes < 1) throw std::invalid_argument("weights of " + std::to_string(bytes) + " bytes");
+  auto memory = std::make_unique<std::shared_ptr<uint8_t>>(weight_memory(bytes));
+  uint8_t* data = memory->get();
+  nb::capsule owner(memory.release(), [](void* p) noexcept { delete static_cast<std::shared_ptr<uint8_t>*>(p); });
+  return Writable(data, {static_cast<size_t>(bytes)}, owner);
 }
 
 Floats to_array(std::unique_ptr<std::vector<float>> values, std::initializer_list<size_t> shape) {
@@ -131,10 +147,19 @@ void bind_matrix(nb::module_& m) {
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A weight matrix packed for the kernels of every instruction set.")
       .def(nb::new_(&pack), "data"_a.noconvert(), "format"_a, "rows"_a, "columns"_a,
            "Packs uint8 data of row-major rows as the file stores them; releases the GIL meanwhile.")
+      .def_static("of_packed", &of_packed, "packed"_a.noconvert(), "format"_a, "rows"_a, "columns"_a,
+                  nb::keep_alive<0, 1>(), "Takes bytes as ``packed`` gave them, at a 64-byte boundary; copies nothing.")
+      .def_prop_ro(
+          "packed",
+          [](const PackedMatrix& self) { return View(self.matrix.data, {static_cast<size_t>(self.bytes())}); },
+          nb::rv_policy::reference_internal)
       .def_prop_ro("rows", [](const PackedMatrix& self) { return self.matrix.rows; })
       .def_prop_ro("columns", [](const PackedMatrix& self) { return self.matrix.columns; })
       .def_prop_ro("form", [](const PackedMatrix& self) { return form_name(self.matrix.form); })
       .def_prop_ro("nbytes", &PackedMatrix::bytes);
+  m.attr("PACKING") = std::to_string(kPackingVersion) + "-" + std::to_string(kTile) + "x" + std::to_string(kGroup) +
+                      "x" + std::to_string(kChunk);
+  m.def("empty_weights", &empty_weights, "bytes"_a, "A uint8 array in huge pages, for packed bytes to be read into.");
   m.def("available_isas", &available_isas, "Instruction sets that this build and this CPU have, the best first.");
   m.def("linear_int8", &linear_int8, "matrix"_a, "x"_a.noconvert(), "isa"_a, "tile_begin"_a = 0,
         "tile_end"_a = nb::none(),

@@ -259,4 +259,16 @@ PackedMatrix::PackedMatrix(const uint8_t* source, int64_t size, const std::strin
   matrix.data = memory_.get();
 }
 
+std::unique_ptr<PackedMatrix> PackedMatrix::of_packed(const uint8_t* packed, int64_t size, const std::string& format,
+                                                      int64_t rows, int64_t columns) {
+  std::unique_ptr<PackedMatrix> made(new PackedMatrix);
+  const bool known = packed_layout(format.c_str(), rows, columns, &made->matrix);
+  if (!known || rows < 1 || columns < 1 || made->bytes() != size)
+    throw std::invalid_argument("a packed matrix of " + format + ", " + std::to_string(rows) + " x " +
+                                std::to_string(columns) + ", does not have " + std::to_string(size) + " bytes");
+  if (reinterpret_cast<uintptr_t>(packed) % 64) throw std::invalid_argument("packed bytes begin at a 64-byte boundary");
+  made->matrix.data = packed;
+  return made;
+}
+
 }  // namespace lightwell

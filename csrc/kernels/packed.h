@@ -20,6 +20,10 @@
 
 namespace lightwell {
 
+// Packed weights are kept on disk (runtimes/cpu/pack_cache.py). Raise this with every change after which the same bytes
+// of a model file would be packed into other bytes: of the layout above, of a form, or of how pack.cpp reads a format.
+constexpr int kPackingVersion = 1;
+
 constexpr int64_t kChunk = 4;
 constexpr int64_t kChunks = kGroup / kChunk;
 constexpr int64_t kChunkBytes = kTile * kChunk;
