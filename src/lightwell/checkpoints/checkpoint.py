@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightwell.checkpoints.mapping import MappedFile
 from lightwell.checkpoints.spec import ModelSpec
 from lightwell.checkpoints.tensor import Tensor
 
@@ -27,7 +28,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     tokenizer: Mapping[str, Any]
     chat_template: str | None
-    maps: tuple[mmap.mmap, ...] = ()  # the mapped files that the tensors are views of
+    maps: tuple[MappedFile, ...] = ()  # the mapped files that the tensors are views of
 
     def release_pages(self) -> None:
         """Let the system take back the memory of the mapped pages; they are read from disk again when looked at.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lightwell.checkpoints.mapping import map_file
+from lightwell.checkpoints.mapping import MappedFile, map_file
 from lightwell.checkpoints.tensor import Format, Tensor
 from lightwell.errors import CheckpointError
 from lightwell.units import Bytes
@@ -56,7 +56,7 @@ class GgufFile:
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
-    map: mmap.mmap
+    map: MappedFile
 
 
 def read_gguf(path: Path) -> GgufFile:

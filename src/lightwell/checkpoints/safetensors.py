@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lightwell.checkpoints.json_files import parse_json, read_json
-from lightwell.checkpoints.mapping import map_file
+from lightwell.checkpoints.mapping import MappedFile, map_file
 from lightwell.checkpoints.tensor import Format, Tensor
 from lightwell.errors import CheckpointError
 from lightwell.units import Bytes
@@ -28,7 +28,7 @@ class SafetensorsFile:
     """``tensors`` have the file's own names."""
 
     tensors: Mapping[str, Tensor]
-    map: mmap.mmap
+    map: MappedFile
 
 
 def read_safetensors(path: Path) -> SafetensorsFile:
@@ -45,7 +45,7 @@ def read_safetensors(path: Path) -> SafetensorsFile:
     return SafetensorsFile(tensors, mapped)
 
 
-def read_folder(folder: Path) -> tuple[dict[str, Tensor], tuple[mmap.mmap, ...]]:
+def read_folder(folder: Path) -> tuple[dict[str, Tensor], tuple[MappedFile, ...]]:
     """All tensors of a folder under their own names, and the maps that they lie in: one file, or shards by an index.
 
     Raises CheckpointError.
@@ -59,12 +59,12 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], tuple[mmap.mmap, ...]]
     return _read_shards(folder, index)
 
 
-def _read_shards(folder: Path, index: Path) -> tuple[dict[str, Tensor], tuple[mmap.mmap, ...]]:
+def _read_shards(folder: Path, index: Path) -> tuple[dict[str, Tensor], tuple[MappedFile, ...]]:
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         raise CheckpointError(index, "key 'weight_map' does not name a file for each tensor")
     tensors: dict[str, Tensor] = {}
-    maps: list[mmap.mmap] = []
+    maps: list[MappedFile] = []
     for file_name in sorted(set(places.values())):
         if Path(file_name).name != file_name:
             raise CheckpointError(index, f"{file_name!r} is not the name of a file in this folder")
