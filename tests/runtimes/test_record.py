@@ -160,7 +160,7 @@ def lowered(checkpoint: Checkpoint, kv_head_columns: int = 64) -> FakePlan:
 def lowered_ops(ops: list[Op], checkpoint: Checkpoint, kv_head_columns: int = 64) -> FakePlan:
     matrices = [tensor for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2]
     plan = FakePlan()
-    weights = PackedWeights(checkpoint.path, matrices, 1, int8_activations=True)
+    weights = PackedWeights(checkpoint, matrices, 1, int8_activations=True, cached=False)
     lower(ops, plan, weights, kv_head_columns)  # type: ignore[arg-type]
     return plan
 

@@ -25,7 +25,10 @@ def make_runtime(config: EngineConfig) -> Runtime:
     from lightwell.runtimes.cpu import CpuRuntime
 
     return CpuRuntime(
-        threads=config.threads, max_step_tokens=config.max_step_tokens, max_logit_rows=config.max_sequences
+        threads=config.threads,
+        max_step_tokens=config.max_step_tokens,
+        max_logit_rows=config.max_sequences,
+        pack_cache=config.pack_cache,
     )
 
 

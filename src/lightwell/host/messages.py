@@ -27,6 +27,7 @@ class EngineConfig(msgspec.Struct, frozen=True, array_like=True, tag=True):
     max_step_tokens: Tokens = 512
     watermark: float = 0.02
     prefix_cache: bool = True
+    pack_cache: bool = True
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):

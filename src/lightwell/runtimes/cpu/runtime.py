@@ -26,6 +26,7 @@ class CpuRuntime:
     """``threads`` None: the physical cores that the process may use. ``activations`` float32 is for tests.
 
     ``max_step_tokens`` and ``max_logit_rows`` are what the reported workspace is for; larger steps run, in more.
+    ``pack_cache``: keep packed weights on disk for the next start (pack_cache.py).
     """
 
     def __init__(
@@ -34,13 +35,14 @@ class CpuRuntime:
         activations: Literal["int8", "float32"] = "int8",
         max_step_tokens: Tokens = 512,
         max_logit_rows: int = 64,
+        pack_cache: bool = False,
     ) -> None:
         """Raises StartupError for threads out of range, or an instruction set in LIGHTWELL_CPU_ISA that is not here."""
         self._isa = chosen_isa()
         self._threads = default_threads() if threads is None else threads
         if not 1 <= self._threads <= MAX_THREADS:
             raise StartupError(f"The CPU runtime was asked for {threads} threads; it takes 1 to {MAX_THREADS}.")
-        self._activations = activations
+        self._activations, self._pack_cache = activations, pack_cache
         self._max_step_tokens, self._max_logit_rows = max_step_tokens, max_logit_rows
 
     def load(self, checkpoint: Checkpoint) -> MemoryReport:
@@ -48,7 +50,11 @@ class CpuRuntime:
         spec = checkpoint.spec
         ops = fuse(record(checkpoint.path, spec, arrange(checkpoint)))
         weights = PackedWeights(
-            checkpoint.path, _matrices(ops), self._threads, int8_activations=self._activations == "int8"
+            checkpoint,
+            _matrices(ops),
+            self._threads,
+            int8_activations=self._activations == "int8",
+            cached=self._pack_cache,
         )
         self._plan = _native.Plan(
             self._isa, self._threads, spec.vocab, spec.layers, spec.heads, spec.kv_heads, spec.head_dim
