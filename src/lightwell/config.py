@@ -36,6 +36,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=1)] | None = None  # by default the physical cores
     enable_prefix_caching: bool = True
     watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.02  # share of KV blocks kept free when a request is admitted
+    pack_cache: bool = True  # keep packed weights on disk for the next start
     shutdown_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = 30.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -28,12 +28,13 @@ def chat(
     seed: int | None,
     chat_template: Path | None,
     threads: int | None,
+    pack_cache: bool,
 ) -> None:
     """Read a line, answer it, remember both."""
     with suppress(ImportError):
         import readline  # noqa: F401  its import alone gives input() history and line editing
 
-    session = open_session(model, chat_template, threads)
+    session = open_session(model, chat_template, threads, pack_cache)
     if session.template is None:
         raise InvalidRequest(
             f"{model} has no chat template: give one with --chat-template FILE, or use `lightwell run --raw`."

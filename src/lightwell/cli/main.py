@@ -15,6 +15,9 @@ app.add_typer(bench, name="bench")
 
 Model = Annotated[str, typer.Argument(help="A name from `lightwell models`, a path, or hf:org/repo/file.gguf.")]
 Threads = Annotated[int | None, typer.Option(help="Compute threads; by default the physical cores it may use.")]
+PackCache = Annotated[
+    bool, typer.Option(envvar="LIGHTWELL_PACK_CACHE", help="Keep packed weights on disk for the next start.")
+]
 Temperature = Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer; drawn if not given.")]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Longest answer; by default the room left.")]
@@ -46,6 +49,7 @@ def serve(
     threads: Threads = None,
     enable_prefix_caching: Annotated[bool | None, typer.Option(help="Reuse computed prefixes; on by default.")] = None,
     watermark: Annotated[float | None, typer.Option(help="Share of blocks kept free at admission.")] = None,
+    pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
@@ -67,12 +71,13 @@ def run(
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
     chat_template: TemplateFile = None,
     threads: Threads = None,
+    pack_cache: PackCache = True,
 ) -> None:
     """Answer one prompt and exit."""
     from lightwell.cli.run import run as command
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    command(model, text, max_tokens, temperature, seed, raw, chat_template, threads)
+    command(model, text, max_tokens, temperature, seed, raw, chat_template, threads, pack_cache)
 
 
 @app.command()
@@ -83,11 +88,12 @@ def chat(
     seed: Seed = None,
     chat_template: TemplateFile = None,
     threads: Threads = None,
+    pack_cache: PackCache = True,
 ) -> None:
     """Talk to a model in the terminal."""
     from lightwell.cli.chat import chat as command
 
-    command(model, system, temperature, seed, chat_template, threads)
+    command(model, system, temperature, seed, chat_template, threads, pack_cache)
 
 
 @app.command()
@@ -104,6 +110,14 @@ def models() -> None:
     from lightwell.cli.models import models as command
 
     command()
+
+
+@app.command()
+def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove all of them.")] = False) -> None:
+    """List the packed weights that are kept on disk for the next start."""
+    from lightwell.cli.cache import cache as command
+
+    command(clear)
 
 
 Repeat = Annotated[int, typer.Option(min=1, help="Runs; the median is what counts.")]
@@ -151,6 +165,18 @@ def bench_serve(
     from lightwell.cli.bench_serve import bench_serve as command
 
     command(model, url, concurrency, requests, prompt_tokens, output_tokens, threads)
+
+
+@bench.command("start")
+def bench_start(
+    model: Model,
+    repeat: Repeat = 5,
+    threads: Threads = None,
+) -> None:
+    """Seconds from the start of a server's process to its first token, with and without the pack cache."""
+    from lightwell.cli.bench_start import bench_start as command
+
+    command(model, repeat, threads)
 
 
 def main() -> None:

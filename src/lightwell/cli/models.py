@@ -2,6 +2,7 @@
 
 from lightwell.checkpoints.catalog import list_models
 from lightwell.checkpoints.catalog import pull as pull_model
+from lightwell.cli.table import print_table
 from lightwell.units import format_bytes
 
 
@@ -11,11 +12,9 @@ def pull(name: str) -> None:
 
 
 def models() -> None:
-    """A table of the catalog, whole even where the output is not a terminal."""
+    """A table of the catalog."""
     rows = [("NAME", "ALSO", "SIZE", "LICENCE", "HERE")]
     for model, path in list_models():
         names = ", ".join(model.aliases)
         rows.append((model.name, names, format_bytes(model.size), model.licence, str(path or "not pulled")))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(rows)

@@ -16,9 +16,10 @@ def run(
     raw: bool,
     chat_template: Path | None,
     threads: int | None,
+    pack_cache: bool,
 ) -> None:
     """A model without a chat template continues the text, as ``raw`` asks any model to."""
-    session = open_session(model, chat_template, threads)
+    session = open_session(model, chat_template, threads, pack_cache)
     if raw or session.template is None:
         tokens = session.tokenizer.encode_prompt(prompt)
     else:

@@ -53,6 +53,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
             max_step_tokens=config.max_num_batched_tokens,
             watermark=config.watermark,
             prefix_cache=config.enable_prefix_caching,
+            pack_cache=config.pack_cache,
         ),
         worker,
     )

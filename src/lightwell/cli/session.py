@@ -28,14 +28,20 @@ class Session:
     context_tokens: Tokens
 
 
-def open_session(model: str, chat_template: Path | None, threads: int | None) -> Session:
+def open_session(model: str, chat_template: Path | None, threads: int | None, pack_cache: bool) -> Session:
     """Load the model by name or path, pulling it first where need be."""
     path = pull(model)
     checkpoint = open_checkpoint(path)
     context = checkpoint.spec.context_tokens
     plan = plan_kv(checkpoint, context, None)
     config = EngineConfig(
-        model=str(path), name=model, kv_blocks=plan.blocks, context_tokens=context, threads=threads, max_sequences=1
+        model=str(path),
+        name=model,
+        kv_blocks=plan.blocks,
+        context_tokens=context,
+        threads=threads,
+        max_sequences=1,
+        pack_cache=pack_cache,
     )
     engine, _ = build_engine(config, checkpoint)
     return Session(engine, load_tokenizer(checkpoint), load_template(checkpoint, chat_template), context)
