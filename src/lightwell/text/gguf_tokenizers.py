@@ -48,6 +48,9 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
+_CONTROL_TYPES = frozenset((TokenType.CONTROL, TokenType.UNKNOWN))
+
+
 @dataclass(frozen=True)
 class Metadata:
     """The ``tokenizer.ggml.*`` keys of one file, checked as they are read; faults are CheckpointErrors."""
@@ -113,12 +116,12 @@ class Metadata:
     @cached_property
     def stop_ids(self) -> frozenset[int]:
         stated = [self.token(f"{name}_token_id") for name in ("eos", "eot", "eom")]
-        return find_stop_ids({text: token for token, text in enumerate(self.tokens)}, stated)
+        return find_stop_ids(dict(zip(self.tokens, range(len(self.tokens)), strict=True)), stated)
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
         """Control and unknown tokens, and every token that ends an answer, whatever type the file gives it."""
-        typed = (t for t, kind in enumerate(self.types) if kind in (TokenType.CONTROL, TokenType.UNKNOWN))
+        typed = [t for t, kind in enumerate(self.types) if kind in _CONTROL_TYPES]
         return self.stop_ids.union(typed)
 
     @cached_property

@@ -83,6 +83,8 @@ _TO_LATIN1 = str.maketrans(_NO_BYTE | {character: chr(byte) for character, byte 
 
 def byte_level_piece(text: str) -> bytes:
     """The bytes of a byte-level BPE token. A text that is not made of byte stand-ins means itself."""
+    if text.isascii():  # stand-ins for themselves, or none at all
+        return text.encode()
     try:
         return text.translate(_TO_LATIN1).encode("latin-1")
     except UnicodeEncodeError:
