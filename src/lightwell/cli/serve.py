@@ -1,14 +1,14 @@
 """``lightwell serve``: take the port, plan the memory, start the engine, print the plan, serve until told to stop."""
 
-import asyncio
-import logging
-import socket
+import gc
 from typing import TYPE_CHECKING, Any
 
 from lightwell.host.process import spawn_worker
 from lightwell.units import format_bytes
 
 if TYPE_CHECKING:  # what takes long to import is imported where it is needed, most of it while the engine starts
+    import socket
+
     from lightwell.config import ServeConfig
     from lightwell.gateway.gateway import Gateway
     from lightwell.host.memory import KVPlan
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what takes long to import is imported where it is needed, m
 def serve(**flags: Any) -> None:
     """Whatever cannot work is one StartupError before anything heavy starts."""
     worker = spawn_worker()
+    gc.disable()  # a start makes hundreds of thousands of objects that stay, and looking through them again takes long
     try:
         _plan_and_serve(worker, flags)
     finally:
@@ -27,6 +28,8 @@ def serve(**flags: Any) -> None:
 
 
 def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
+    import logging
+
     from lightwell.checkpoints import open_checkpoint
     from lightwell.checkpoints.catalog import pull
     from lightwell.config import ServeConfig
@@ -68,12 +71,16 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
         template=load_template(checkpoint, config.chat_template),
         model_names=config.served_model_name or [config.model],
     )
+    gc.freeze()
+    gc.enable()
     uvloop.run(_serve(config, plan, listener, supervisor, gateway))
 
 
 async def _serve(
-    config: "ServeConfig", plan: "KVPlan", listener: socket.socket, supervisor: "Supervisor", gateway: "Gateway"
+    config: "ServeConfig", plan: "KVPlan", listener: "socket.socket", supervisor: "Supervisor", gateway: "Gateway"
 ) -> None:
+    import asyncio
+
     from lightwell.errors import EngineDied
     from lightwell.gateway.app import create_app
     from lightwell.gateway.serve import serve as serve_http
@@ -96,7 +103,7 @@ async def _serve(
         await supervisor.stop()
 
 
-def startup_report(config: "ServeConfig", plan: "KVPlan", hello: "Hello", listener: socket.socket) -> str:
+def startup_report(config: "ServeConfig", plan: "KVPlan", hello: "Hello", listener: "socket.socket") -> str:
     """What the server took from the machine, and where it listens."""
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
