@@ -43,6 +43,18 @@ def test_sizes_and_names_are_read_as_people_write_them(monkeypatch):
     assert ServeConfig.load().kv_cache_memory == 1 << 20
 
 
+def test_switches_and_numbers_may_be_text(monkeypatch):
+    for text, value in (("false", False), ("0", False), ("true", True), ("1", True)):
+        monkeypatch.setenv("LIGHTWELL_PACK_CACHE", text)
+        assert ServeConfig.load().pack_cache is value
+    assert ServeConfig.load(watermark="0.5", chat_template="a.jinja").chat_template == Path("a.jinja")
+
+
+def test_every_wrong_value_is_named():
+    with pytest.raises(StartupError, match=r"port: .*; threads: "):
+        ServeConfig.load(port=-1, threads="many")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

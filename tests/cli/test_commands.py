@@ -86,6 +86,26 @@ def test_bench_serve_runs_a_server_and_reports(tiny):
     assert "3 streams, 6 requests" in done.stdout, done.stderr
 
 
+def test_bench_start_reports_both_kinds_of_start(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("LIGHTWELL_CACHE", str(tmp_path))
+    done = command("bench", "start", tiny, "--repeat", "1")
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        "start to first token, pack cache warm",
+        "start to first token, pack cache none",
+    ], done.stderr
+
+
+def test_cache_lists_what_a_run_kept_and_clears_it(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("LIGHTWELL_CACHE", str(tmp_path))
+    command("run", tiny, "Hello", "--max-tokens", "1", "--no-pack-cache")
+    assert command("cache").stdout.splitlines()[1:] == []
+    command("run", tiny, "Hello", "--max-tokens", "1")
+    (line,) = command("cache").stdout.splitlines()[1:]
+    assert line.startswith("tiny.gguf")
+    assert command("cache", "--clear").returncode == 0
+    assert command("cache").stdout.splitlines()[1:] == []
+
+
 class Terminal:
     """A chat in a pseudo-terminal."""
 

@@ -31,7 +31,7 @@ def free_port() -> int:
 def server(model: str, *flags: str, log: Path):
     """A server process that is ready; yields its address and process. Its standard error goes to ``log``."""
     port = free_port()
-    command = [sys.executable, "-m", "lightwell.cli.main", "serve", model, "--port", str(port), *flags]
+    command = [sys.executable, "-m", "lightwell", "serve", model, "--port", str(port), *flags]
     with log.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
     address = f"http://127.0.0.1:{port}"
@@ -216,7 +216,7 @@ def test_a_killed_engine_comes_back(tiny, tmp_path):
 
 def fails(*flags: str) -> str:
     """Standard error of a server that must refuse to start: one line, exit code 1."""
-    command = [sys.executable, "-m", "lightwell.cli.main", "serve", *flags]
+    command = [sys.executable, "-m", "lightwell", "serve", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1, done.stderr

@@ -39,7 +39,7 @@ def start(path: Path, flag: str, threads: int | None) -> Seconds:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "lightwell.cli.main", "serve", str(path), "--port", str(port), flag]
+    command = [sys.executable, "-m", "lightwell", "serve", str(path), "--port", str(port), flag]
     command += ["--served-model-name", "model", *(["--threads", str(threads)] if threads else [])]
     with tempfile.TemporaryFile() as said:
         begin = time.perf_counter()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import lightwell
-from lightwell.errors import LightwellError
+from lightwell.cli.entry import report_errors
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine: decode, prefill, or a whole server under load.")
@@ -180,12 +180,8 @@ def bench_start(
 
 
 def main() -> None:
-    """Run the command line; an error that we know is one line on standard error, and exit code 1."""
-    try:
-        app()
-    except LightwellError as error:
-        print(f"lightwell: {error.message}", file=sys.stderr)
-        sys.exit(1)
+    """Run the command line, whatever it is; entry.py does the same for most, sooner for some."""
+    report_errors(app)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,5 @@
+"""``python -m lightwell``: the command line."""
+
+from lightwell.cli.entry import main
+
+main()
