@@ -45,7 +45,7 @@ def prefilling(model: str, tokens: Tokens, chunk: Tokens, threads: int | None) -
 
 def _load(model: str, threads: int | None, blocks: int) -> Runtime:
     checkpoint = open_checkpoint(pull(model))
-    runtime = CpuRuntime(threads=threads, pack_cache=True)
+    runtime = CpuRuntime(threads=threads)
     memory = runtime.load(checkpoint)
     runtime.allocate(blocks)
     print(f"{checkpoint.spec.name}: " + ", ".join(f"{key} {value}" for key, value in memory.details.items()))

@@ -4,6 +4,7 @@ Started by process.py as ``python -m lightwell.host.worker FD`` with one end of 
 end closes, so no engine outlives its server.
 """
 
+import gc
 import select
 import signal
 import socket
@@ -88,6 +89,7 @@ def main() -> None:
     except LightwellError as error:
         connection.sendall(pack(Failed(error.message)))
         sys.exit(1)
+    gc.freeze()  # what was made so far stays: looking through it again would only delay steps
     connection.sendall(pack(hello))
     with suppress(BrokenPipeError, ConnectionResetError):  # the server is gone, and nobody is left to answer
         serve_engine(engine, connection, unpacker)
