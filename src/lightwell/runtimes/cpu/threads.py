@@ -14,8 +14,15 @@ def default_threads() -> int:
 
     Two threads on one core share its arithmetic units, so hyper-threads would only add waiting.
     """
-    cores = len({_core(cpu) for cpu in _allowed_cpus()})
-    return max(1, math.floor(min(cores, _quota())))
+    return max(1, math.floor(min(len(core_cpus()), _quota())))
+
+
+def core_cpus() -> list[int]:
+    """The first of the allowed logical CPUs of each physical core, in ascending order."""
+    first: dict[str, int] = {}
+    for cpu in _allowed_cpus():
+        first.setdefault(_core(cpu), cpu)
+    return list(first.values())
 
 
 def _allowed_cpus() -> list[int]:
