@@ -8,7 +8,6 @@ The two take turns within each round, so that a change of the machine's speed me
 """
 
 import argparse
-import asyncio
 import json
 import os
 import statistics
@@ -17,13 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lightwell.cli.bench import decoding, prefilling
-from lightwell.cli.bench_serve import free_port, load, output_rate, started_server, wait_ready
+from lightwell.cli.bench import decoding, load, prefilling
+from lightwell.cli.bench_serve import free_port, started_server, wait_ready
+from lightwell.cli.load import Load, metrics, run_load
+from lightwell.host.memory import blocks_for
 
 DECODE_TOKENS, PREFILL_TOKENS = 128, 512
 STREAMS, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 48, 200, 128
 
-Measure = Callable[[int], float]  # tokens per second in the round of this number
+Measure = Callable[[], float]  # tokens per second
 
 
 def llama_bench(folder: Path, model: Path, threads: int, *tests: str) -> float:
@@ -47,15 +48,13 @@ def llama_server(folder: Path, model: Path, threads: int) -> Iterator[str]:
         process.wait()
 
 
-def served(address: str, model: str, round_number: int) -> float:
-    """With prompts that no round before had: nothing comes out of a prefix cache."""
-    answers = load(address, model, STREAMS, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS, seed=round_number)
-    return output_rate(asyncio.run(answers))
+def served(address: str, model: str) -> float:
+    return metrics(run_load(address, model, Load(STREAMS, REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS)))["tokens_per_second"]
 
 
 def compare(name: str, rounds: int, ours: Measure, theirs: Measure) -> None:
-    ours(0), theirs(0)  # warm-up
-    pairs = [(ours(number), theirs(number)) for number in range(1, rounds + 1)]
+    ours(), theirs()  # warm-up
+    pairs = [(ours(), theirs()) for _ in range(rounds)]
     a, b = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     ratios = sorted(x / y for x, y in pairs)
     print(f"{name:<28} {a:8.0f} {b:10.0f} {a / b:7.2f}   ({ratios[0]:.2f} to {ratios[-1]:.2f})", flush=True)
@@ -71,20 +70,21 @@ def main() -> None:
     options = parser.parse_args()
     llama = options.llama_folder, options.llama_model, options.threads
 
-    decode = decoding(options.model, 1, DECODE_TOKENS, options.threads)
-    prefill = prefilling(options.model, PREFILL_TOKENS, PREFILL_TOKENS, options.threads)
+    loaded = load(options.model, options.threads, blocks_for(PREFILL_TOKENS))
+    decode = decoding(loaded, 1, DECODE_TOKENS)
+    prefill = prefilling(loaded, PREFILL_TOKENS, PREFILL_TOKENS)
     print(f"{'tokens/s, medians':<28} {'Lightwell':>8} {'llama.cpp':>10} {'ratio':>7}   (range of the rounds)")
     compare(
         f"decode {DECODE_TOKENS}",
         options.rounds,
-        lambda _: DECODE_TOKENS / decode(),
-        lambda _: llama_bench(*llama, "-p", "0", "-n", str(DECODE_TOKENS)),
+        lambda: DECODE_TOKENS / decode(),
+        lambda: llama_bench(*llama, "-p", "0", "-n", str(DECODE_TOKENS)),
     )
     compare(
         f"prefill {PREFILL_TOKENS}",
         options.rounds,
-        lambda _: PREFILL_TOKENS / prefill(),
-        lambda _: llama_bench(*llama, "-p", str(PREFILL_TOKENS), "-n", "0"),
+        lambda: PREFILL_TOKENS / prefill(),
+        lambda: llama_bench(*llama, "-p", str(PREFILL_TOKENS), "-n", "0"),
     )
     with ExitStack() as servers:
         ours = servers.enter_context(started_server(options.model, options.threads))
@@ -92,8 +92,8 @@ def main() -> None:
         compare(
             f"served, {STREAMS} streams",
             options.rounds,
-            lambda number: served(ours, options.model, number),
-            lambda number: served(theirs, options.llama_model.name, number),
+            lambda: served(ours, options.model),
+            lambda: served(theirs, options.llama_model.name),
         )
 
 

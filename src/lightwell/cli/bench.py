@@ -1,55 +1,79 @@
 """``lightwell bench decode`` and ``prefill``: the runtime alone, one step after another, medians of several runs."""
 
-import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from lightwell.checkpoints import open_checkpoint
 from lightwell.checkpoints.catalog import pull
+from lightwell.checkpoints.spec import ModelSpec
+from lightwell.cli.bench_report import Runs, as_json, show
 from lightwell.host.memory import blocks_for
-from lightwell.runtimes.base import Runtime, StepInput, sampling_rows
+from lightwell.runtimes.base import BLOCK_TOKENS, MemoryReport, StepInput, sampling_rows
 from lightwell.runtimes.cpu import CpuRuntime
 from lightwell.sampling.params import SamplingParams
 from lightwell.units import Seconds, Tokens
 
 _TOKEN = 1  # which token is read does not change the work
 
-
-def decode(model: str, batch: int, tokens: Tokens, repeat: int, threads: int | None) -> None:
-    """Decode ``tokens`` tokens for each of ``batch`` sequences from an empty context; print tokens per second."""
-    run = decoding(model, batch, tokens, threads)
-    _report(f"decode, batch {batch}, {tokens} tokens each", batch * tokens, repeat, run)
+Run = Callable[[], Seconds]  # does the work once
 
 
-def prefill(model: str, tokens: Tokens, chunk: Tokens, repeat: int, threads: int | None) -> None:
+@dataclass(frozen=True)
+class Loaded:
+    """A model in this process, with room for the KV cache of the work at hand."""
+
+    runtime: CpuRuntime
+    spec: ModelSpec
+    memory: MemoryReport
+
+
+def decode(
+    model: str, batch: int, tokens: Tokens, context: Tokens, repeat: int, threads: int | None, json: bool
+) -> None:
+    """Decode ``tokens`` tokens for each of ``batch`` sequences that have ``context`` already; tokens per second."""
+    loaded = load(model, threads, batch * blocks_for(context + tokens))
+    run = decoding(loaded, batch, tokens, context)
+    facts = {"batch": batch, "tokens": tokens, "context": context}
+    label = f"decode, batch {batch}, {tokens} tokens each" + (f" after {context}" if context else "")
+    _report("decode", label, loaded, batch * tokens, repeat, run, json, facts)
+
+
+def prefill(model: str, tokens: Tokens, chunk: Tokens, repeat: int, threads: int | None, json: bool) -> None:
     """Read one prompt of ``tokens`` tokens in steps of ``chunk``; print tokens per second."""
-    run = prefilling(model, tokens, chunk, threads)
-    _report(f"prefill, {tokens} tokens in chunks of {chunk}", tokens, repeat, run)
+    loaded = load(model, threads, blocks_for(tokens))
+    facts = {"tokens": tokens, "chunk": chunk}
+    label = f"prefill, {tokens} tokens in chunks of {chunk}"
+    _report("prefill", label, loaded, tokens, repeat, prefilling(loaded, tokens, chunk), json, facts)
 
 
-def decoding(model: str, batch: int, tokens: Tokens, threads: int | None) -> Callable[[], Seconds]:
-    """A loaded model; each call decodes from an empty context and returns how long it took."""
-    runtime = _load(model, threads, batch * blocks_for(tokens))
-    steps = [_step(batch, position, 1, tokens) for position in range(tokens)]
-    return lambda: _run(runtime, steps)
-
-
-def prefilling(model: str, tokens: Tokens, chunk: Tokens, threads: int | None) -> Callable[[], Seconds]:
-    """A loaded model; each call reads one prompt and returns how long it took."""
-    runtime = _load(model, threads, blocks_for(tokens))
-    steps = [_step(1, start, min(chunk, tokens - start), tokens) for start in range(0, tokens, chunk)]
-    return lambda: _run(runtime, steps)
-
-
-def _load(model: str, threads: int | None, blocks: int) -> Runtime:
+def load(model: str, threads: int | None, blocks: int) -> Loaded:
     checkpoint = open_checkpoint(pull(model))
     runtime = CpuRuntime(threads=threads)
     memory = runtime.load(checkpoint)
     runtime.allocate(blocks)
-    print(f"{checkpoint.spec.name}: " + ", ".join(f"{key} {value}" for key, value in memory.details.items()))
-    return runtime
+    return Loaded(runtime, checkpoint.spec, memory)
+
+
+def decoding(loaded: Loaded, batch: int, tokens: Tokens, context: Tokens = 0) -> Run:
+    """Each run decodes ``tokens`` tokens a sequence from position ``context`` on.
+
+    What stands before is one token in each block: that touches every page of the cache, which would otherwise all be
+    the system's one page of zeros; its values do not change the work.
+    """
+    longest = context + tokens
+    for position in range(0, context, BLOCK_TOKENS):
+        loaded.runtime.execute(_step(batch, position, 1, longest))
+    steps = [_step(batch, position, 1, longest) for position in range(context, longest)]
+    return lambda: _run(loaded.runtime, steps)
+
+
+def prefilling(loaded: Loaded, tokens: Tokens, chunk: Tokens) -> Run:
+    """Each run reads one prompt."""
+    steps = [_step(1, start, min(chunk, tokens - start), tokens) for start in range(0, tokens, chunk)]
+    return lambda: _run(loaded.runtime, steps)
 
 
 def _step(batch: int, start: Tokens, count: Tokens, longest: Tokens) -> StepInput:
@@ -65,14 +89,27 @@ def _step(batch: int, start: Tokens, count: Tokens, longest: Tokens) -> StepInpu
     )
 
 
-def _run(runtime: Runtime, steps: list[StepInput]) -> Seconds:
+def _run(runtime: CpuRuntime, steps: list[StepInput]) -> Seconds:
     begin = time.perf_counter()
     for step in steps:
         runtime.execute(step)
     return time.perf_counter() - begin
 
 
-def _report(what: str, tokens: Tokens, repeat: int, run: Callable[[], Seconds]) -> None:
+def _report(
+    measure: str,
+    label: str,
+    loaded: Loaded,
+    tokens: Tokens,
+    repeat: int,
+    run: Run,
+    json: bool,
+    facts: dict[str, int],
+) -> None:
     run()  # the first run touches memory that the others find warm
-    rates = sorted(tokens / run() for _ in range(repeat))
-    print(f"{what}: {statistics.median(rates):.0f} tokens/s (from {rates[0]:.0f} to {rates[-1]:.0f}, {repeat} runs)")
+    rates = Runs(tuple(tokens / run() for _ in range(repeat)))
+    if json:
+        print(as_json(measure, rates, "tokens/s", model=loaded.spec.name, **facts, **loaded.memory.details))
+        return
+    print(f"{loaded.spec.name}: " + ", ".join(f"{key} {value}" for key, value in loaded.memory.details.items()))
+    print(show(label, rates, "tokens/s"))

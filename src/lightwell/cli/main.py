@@ -10,7 +10,7 @@ import lightwell
 from lightwell.cli.entry import report_errors
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-bench = typer.Typer(no_args_is_help=True, help="Measure this machine: decode, prefill, or a whole server under load.")
+bench = typer.Typer(no_args_is_help=True, help="Measure decode, prefill, a server under load, or the machine.")
 app.add_typer(bench, name="bench")
 
 Model = Annotated[str, typer.Argument(help="A name from `lightwell models`, a path, or hf:org/repo/file.gguf.")]
@@ -121,6 +121,7 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove all of the
 
 
 Repeat = Annotated[int, typer.Option(min=1, help="Runs; the median is what counts.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of text.")]
 
 
 @bench.command("decode")
@@ -128,13 +129,15 @@ def bench_decode(
     model: Model,
     batch: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens for each sequence.")] = 256,
+    context: Annotated[int, typer.Option(min=0, help="Tokens that each sequence has before.")] = 0,
     repeat: Repeat = 5,
     threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Tokens per second of decoding, without server or scheduler."""
     from lightwell.cli.bench import decode as command
 
-    command(model, batch, tokens, repeat, threads)
+    command(model, batch, tokens, context, repeat, threads, json)
 
 
 @bench.command("prefill")
@@ -144,11 +147,12 @@ def bench_prefill(
     chunk: Annotated[int, typer.Option(min=1, help="Tokens in one step.")] = 512,
     repeat: Repeat = 5,
     threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Tokens per second of reading a prompt, without server or scheduler."""
     from lightwell.cli.bench import prefill as command
 
-    command(model, tokens, chunk, repeat, threads)
+    command(model, tokens, chunk, repeat, threads, json)
 
 
 @bench.command("serve")
@@ -159,12 +163,28 @@ def bench_serve(
     requests: Annotated[int, typer.Option(min=1, help="Requests in all.")] = 64,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="About this many tokens in each prompt.")] = 200,
     output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 128,
+    shared_tokens: Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin with, besides.")] = 0,
     threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Output tokens per second, TTFT and ITL of a server under load, over HTTP."""
     from lightwell.cli.bench_serve import bench_serve as command
+    from lightwell.cli.load import Load
 
-    command(model, url, concurrency, requests, prompt_tokens, output_tokens, threads)
+    command(model, url, Load(concurrency, requests, prompt_tokens, output_tokens, shared_tokens), threads, json)
+
+
+@bench.command("machine")
+def bench_machine(
+    size: Annotated[list[str] | None, typer.Option(help="Working set to read, such as 96MiB; may be repeated.")] = None,
+    repeat: Repeat = 5,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """What this machine can do at most: read bandwidth, and the peak of each number format."""
+    from lightwell.cli.bench_machine import machine as command
+
+    command(size or ["96MiB", "1GiB"], repeat, threads, json)
 
 
 @bench.command("start")
