@@ -25,6 +25,10 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self.specials = SpecialSplitter(vocabulary.control)
 
+    def model_json(self) -> str:
+        """The merging of text as a tokenizer.json of the tokenizers library, without control tokens."""
+        return self._model.to_str()
+
     @property
     def vocab_size(self) -> Tokens:
         return len(self.vocabulary.pieces)
