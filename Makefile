@@ -5,7 +5,7 @@ MODEL ?= smollm2
 PORT ?= 8000
 BIN := $(VENV)/bin
 
-.PHONY: setup dev serve test test-fast check format bench clean
+.PHONY: setup dev serve test test-fast check format bench bench-peers bench-limits clean
 
 # The native code's sources decide when it is built again. Serving needs no development tools.
 setup: $(VENV)/.ready
@@ -45,6 +45,13 @@ bench: setup
 	$(BIN)/lightwell bench decode $(MODEL)
 	$(BIN)/lightwell bench prefill $(MODEL)
 	$(BIN)/lightwell bench serve $(MODEL)
+
+# docs/benchmarks.md; BENCH_FLAGS takes --rows, --peers, --rounds and more.
+bench-peers: setup
+	$(BIN)/python -m bench.peers peers $(BENCH_FLAGS)
+
+bench-limits: setup
+	$(BIN)/python -m bench.peers limits $(BENCH_FLAGS)
 
 clean:
 	rm -rf $(VENV) build dist
