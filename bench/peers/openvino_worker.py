@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections import deque
+from typing import Any
 
 import numpy as np
 import openvino
@@ -48,7 +49,7 @@ def run(pipeline: genai.ContinuousBatchingPipeline, prompts: list, streams: int,
     return answers
 
 
-def note(handle: genai.GenerationHandle, answer: dict, now: float) -> None:
+def note(handle: Any, answer: dict, now: float) -> None:
     while handle.can_read():
         for output in handle.read().values():
             answer["tokens"] += len(output.generated_ids)
