@@ -3,16 +3,19 @@
 // ValueError.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "activation.h"
 #include "float_mode.h"
 #include "isa.h"
 #include "kernels.h"
@@ -83,10 +86,16 @@ Output<float> scale(const Row& x, float factor, const std::string& isa) {
 
 Output<float> gated(const Row& gate, const Row& up, const std::string& activation, const std::string& isa) {
   require(gate.size() == up.size(), "gate and up must have the same length");
-  require(activation == "silu" || activation == "gelu_tanh", "activation must be 'silu' or 'gelu_tanh'");
-  const Activation kind = activation == "silu" ? Activation::Silu : Activation::GeluTanh;
+  const Activation kind = activation_named(activation);
   std::vector<float> out = copy(gate);
   kernels_for(isa).gated(out.data(), up.data(), kind, static_cast<int64_t>(out.size()), out.data());
+  return array(std::move(out));
+}
+
+Output<float> soft_cap(const Row& x, float cap, const std::string& isa) {
+  require(cap > 0, "cap must be above 0");
+  std::vector<float> out = copy(x);
+  kernels_for(isa).soft_cap(out.data(), cap, static_cast<int64_t>(out.size()));
   return array(std::move(out));
 }
 
@@ -172,9 +181,11 @@ void check_attention(const Input<float, 3>& q, const Rows& keys, const Rows& val
 // Rows of q [rows, heads, head_dim] at following positions, in items of `rows_per_item`; the partitions of each, last
 // first, cover all tokens, seen or not.
 Output<float> attention(const Input<float, 3>& q, const Rows& keys, const Rows& values, int64_t first_position,
-                        int64_t window, float scale, const Input<int32_t, 1>& block_table, int64_t rows_per_item,
-                        float stale, const std::string& isa) {
+                        int64_t window, float scale, float soft_cap, const std::optional<Row>& sinks,
+                        const Input<int32_t, 1>& block_table, int64_t rows_per_item, float stale,
+                        const std::string& isa) {
   check_attention(q, keys, values, first_position, window, block_table, rows_per_item);
+  require(!sinks || sinks->size() == q.shape(1), "sinks must be one a head");
   const FlushToZero mode;
   const Kernels& kernels = kernels_for(isa);
   const int32_t* table = block_table.data();
@@ -193,6 +204,8 @@ Output<float> attention(const Input<float, 3>& q, const Rows& keys, const Rows& 
         .first_position = first_position + row,
         .window = window,
         .scale = scale,
+        .soft_cap = soft_cap,
+        .sinks = sinks ? sinks->data() : nullptr,
         .blocks = table,
         .cache = cache.data.data(),
         .block_stride = cache.block_stride,
@@ -235,10 +248,12 @@ void bind_kernels(nb::module_& m) {
   m.def("add", &add, x, y, "isa"_a);
   m.def("scale", &scale, x, "factor"_a, "isa"_a);
   m.def("gated", &gated, "gate"_a.noconvert(), "up"_a.noconvert(), "activation"_a, "isa"_a);
+  m.def("soft_cap", &soft_cap, x, "cap"_a, "isa"_a);
   m.def("rotary", &rotary, x, "cos"_a.noconvert(), "sin"_a.noconvert(), "interleaved"_a, "isa"_a);
   m.def("store_kv", &store_kv, "key"_a.noconvert(), "value"_a.noconvert(), "slot"_a, "isa"_a);
   m.def("attention", &attention, "q"_a.noconvert(), "keys"_a.noconvert(), "values"_a.noconvert(), nb::kw_only(),
-        "first_position"_a, "window"_a, "scale"_a, "block_table"_a.noconvert(), "rows_per_item"_a, "stale"_a, "isa"_a);
+        "first_position"_a, "window"_a, "scale"_a, "soft_cap"_a = 0.0f,
+        "sinks"_a.noconvert().none() = nb::none(), "block_table"_a.noconvert(), "rows_per_item"_a, "stale"_a, "isa"_a);
   m.def("sample", &sample, scores, nb::kw_only(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seed"_a,
         "position"_a, "isa"_a);
   m.def("logprobs", &logprobs, scores, "token"_a, "k"_a, "isa"_a, "(chosen, ids of the k best, theirs)");

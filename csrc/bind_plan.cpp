@@ -5,8 +5,10 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "activation.h"
 #include "isa.h"
 #include "packed_matrix.h"
 #include "plan.h"
@@ -106,14 +108,22 @@ void bind_rows(nb::class_<Plan>& plan) {
       .def("put", &Plan::put, "x"_a, "out"_a, "out = x, in the forms that out has");
 }
 
+void experts(Plan& plan, int x, const Projection& router,
+             const std::vector<std::tuple<Projection, Projection, Projection>>& experts, int64_t per_row,
+             bool normalized, const std::string& activation, bool quantize, int out) {
+  std::vector<Expert> copies;
+  for (const auto& [gate, up, down] : experts) copies.push_back({gate, up, down});
+  plan.experts(x, router, std::move(copies), {per_row, normalized}, activation_named(activation), quantize, out);
+}
+
 void bind_linear(nb::class_<Plan>& plan) {
   plan.def("linear", &Plan::linear, "x"_a, "projection"_a, "out"_a, "add"_a)
       .def(
           "gated",
-          [](Plan& p, int x, const Projection& gate, const Projection& up, bool gelu, int out) {
-            p.gated(x, gate, up, gelu ? Activation::GeluTanh : Activation::Silu, out);
+          [](Plan& p, int x, const Projection& gate, const Projection& up, const std::string& activation, int out) {
+            p.gated(x, gate, up, activation_named(activation), out);
           },
-          "x"_a, "gate"_a, "up"_a, "gelu"_a, "out"_a)
+          "x"_a, "gate"_a, "up"_a, "activation"_a, "out"_a)
       .def(
           "qkv",
           [](Plan& p, int x, const Projection& q, const Projection& k, const Projection& v, const MaybeWeight& q_norm,
@@ -123,13 +133,20 @@ void bind_linear(nb::class_<Plan>& plan) {
           },
           "x"_a, "q"_a, "k"_a, "v"_a, "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "rope"_a.none(), "layer"_a,
           "out"_a)
-      .def("attention", &Plan::attention, "q"_a, "layer"_a, "scale"_a, "window"_a, "out"_a)
+      .def("experts", &experts, "x"_a, "router"_a, "experts"_a, "per_row"_a, "normalized"_a, "activation"_a,
+           "quantize"_a, "out"_a, "Experts are (gate, up, down).")
+      .def(
+          "attention",
+          [](Plan& p, int q, int layer, float scale, int64_t window, float soft_cap, const MaybeWeight& sinks, int out) {
+            p.attention(q, layer, {scale, soft_cap, floats(sinks)}, window, out);
+          },
+          "q"_a, "layer"_a, "scale"_a, "window"_a, "soft_cap"_a, "sinks"_a.none(), "out"_a)
       .def(
           "logits",
-          [](Plan& p, int x, const Weight& norm, float eps, const Projection& head, bool quantize) {
-            p.logits(x, floats(norm), eps, head, quantize);
+          [](Plan& p, int x, const Weight& norm, float eps, const Projection& head, float soft_cap, bool quantize) {
+            p.logits(x, floats(norm), eps, head, soft_cap, quantize);
           },
-          "x"_a, "norm"_a, "eps"_a, "head"_a, "quantize"_a);
+          "x"_a, "norm"_a, "eps"_a, "head"_a, "soft_cap"_a, "quantize"_a);
 }
 
 void bind_running(nb::class_<Plan>& plan) {

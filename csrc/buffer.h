@@ -65,6 +65,16 @@ class Buffer {
     return {values_.get() + row * stride(), scales_.get() + row * groups, sums_.get() + row * groups, groups};
   }
 
+  // The row of another buffer of the same columns and forms.
+  void copy_row(int64_t row, const Buffer& from, int64_t from_row) const {
+    if (has_floats) std::memcpy(this->row(row), from.row(from_row), stride() * sizeof(float));
+    if (!has_quantized) return;
+    const Quantized to = quantized(row), source = from.quantized(from_row);
+    std::memcpy(to.values, source.values, stride());
+    std::memcpy(to.scales, source.scales, groups * sizeof(float));
+    std::memcpy(to.sums, source.sums, groups * sizeof(float));
+  }
+
   // Writes columns [column, column + n) of a row in every form that the buffer has. Where it has int8, `column` begins
   // a group, and n ends one or the row.
   void put(const Kernels& kernels, int64_t row, int64_t column, const float* x, int64_t n) const {

@@ -39,7 +39,8 @@ struct Quantized {
   int64_t groups;
 };
 
-enum class Activation : int32_t { Silu = 0, GeluTanh = 1 };
+// ClampedSwiglu is gpt-oss': with g = min(gate, 7) and u = up within -7..7, g * sigmoid(1.702 g) * (u + 1).
+enum class Activation : int32_t { Silu = 0, GeluTanh = 1, ClampedSwiglu = 2 };
 
 // A number in the KV cache: the bits of an IEEE half, always finite. Kernels read and write cells in attention.h alone.
 using KvCell = uint16_t;
@@ -58,6 +59,8 @@ struct AttentionItem {
   int64_t first_position;  // of row 0; row r sees positions 0..first_position + r
   int64_t window;          // 0: all; else row at position p sees positions p - window + 1..p
   float scale;             // on q . k
+  float soft_cap;          // 0: none; else a score x becomes soft_cap * tanh(x / soft_cap)
+  const float* sinks;      // null, or for each head a score that takes part in the softmax and brings no value
   const int32_t* blocks;   // the sequence's block table
   const KvCell* cache;     // this layer's cache, at this KV head's keys in block 0
   int64_t block_stride;    // cells from a block to the next
@@ -94,6 +97,7 @@ struct Kernels {
   void (*add)(float* x, const float* y, int64_t n);                       // x += y
   void (*scale)(float* x, float factor, int64_t n);                       // x *= factor
   void (*gated)(const float* gate, const float* up, Activation activation, int64_t n, float* out);  // may alias
+  void (*soft_cap)(float* x, float cap, int64_t n);                       // x = cap * tanh(x / cap)
   // Rotate `heads` heads in place, the first `dims` dimensions of each, with cos and sin [dims / 2] of the row's position.
   void (*rotary)(float* x, int64_t heads, int64_t head_dim, int64_t dims, bool interleaved, const float* cos, const float* sin);
 
@@ -105,7 +109,7 @@ struct Kernels {
   // exponentials: head_dim + 2 floats. A row that sees nothing of the partition gets zeros, -infinity and 0.
   void (*attention_part)(const AttentionItem& item, int64_t part, float* partial);
   // Merge partials of partitions [part_begin, part_end) in ascending order and write item.out. partials[i] belongs to
-  // partition part_begin + i.
+  // partition part_begin + i. Here the sinks join.
   void (*attention_merge)(const AttentionItem& item, const float* const* partials, int64_t count);
 
   // Draw one token from scores[0..n) as sampling/ defines it. `work` has room for 2 * n floats.

@@ -11,11 +11,12 @@ enum Part : int64_t { kNormalize = 0, kScore = 1, kDraw = 2 };  // of chunk c: k
 
 }  // namespace
 
-Logits::Logits(const Buffer& x, std::vector<float> norm, float eps, Projection head, bool quantize)
+Logits::Logits(const Buffer& x, std::vector<float> norm, float eps, Projection head, float soft_cap, bool quantize)
     : x_(x),
       norm_(std::move(norm)),
       eps_(eps),
       head_(std::move(head)),
+      soft_cap_(soft_cap),
       normed_(x.columns, !quantize, quantize),
       scores_(head_.matrix().rows, true, false) {}
 
@@ -59,9 +60,13 @@ void Logits::normalize(const Work& work, Worker& worker, int64_t row) const {
 
 void Logits::score(const Work& work, int64_t chunk, int64_t item) const {
   const Split& split = splits_[chunk];
-  const int64_t row = split.first_row(item), tile = split.first_tile(item);
-  project(work.kernels, head_, tile, split.last_tile(item), normed_, chunk * kChunkRows + row, split.rows_of(item),
+  const int64_t row = split.first_row(item), tile = split.first_tile(item), tile_end = split.last_tile(item);
+  project(work.kernels, head_, tile, tile_end, normed_, chunk * kChunkRows + row, split.rows_of(item),
           scores_.row(row) + tile * kTile, scores_.stride());
+  if (soft_cap_ == 0) return;
+  for (int64_t i = row; i < row + split.rows_of(item); ++i) {
+    work.kernels.soft_cap(scores_.row(i) + tile * kTile, soft_cap_, (tile_end - tile) * kTile);
+  }
 }
 
 void Logits::draw(const Work& work, Worker& worker, int64_t chunk, int64_t item) const {

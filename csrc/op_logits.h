@@ -10,7 +10,8 @@ namespace lightwell {
 
 class Logits final : public Op {
  public:
-  Logits(const Buffer& x, std::vector<float> norm, float eps, Projection head, bool quantize);
+  // `soft_cap` bounds the scores; 0: nothing does.
+  Logits(const Buffer& x, std::vector<float> norm, float eps, Projection head, float soft_cap, bool quantize);
 
   const char* kind() const override { return "logits"; }
   void schedule(Work& work, std::vector<Phase>& phases) override;
@@ -29,6 +30,7 @@ class Logits final : public Op {
   const std::vector<float> norm_;
   const float eps_;
   const Projection head_;
+  const float soft_cap_;
   Buffer normed_;              // by logit row
   Buffer scores_;              // by row of a chunk of logit rows
   std::vector<Split> splits_;  // by chunk

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "float_mode.h"
-#include "op_attention.h"
 
 namespace lightwell {
 namespace {
@@ -150,13 +149,15 @@ void Plan::qkv(int x, Heads q, Heads k, Projection v, int layer, int q_out) {
                                        at(q_out)));
 }
 
-void Plan::attention(int q, int layer, float scale, int64_t window, int out) {
+void Plan::attention(int q, int layer, Scores scores, int64_t window, int out) {
   const int64_t columns = shape_.heads * shape_.head_dim, group_columns = columns / shape_.kv_heads;
   require(at(q).has_floats && at(q).columns == columns && at(out).columns == columns,
           "attention reads and makes all heads");
   require(!at(out).has_quantized || group_columns % kGroup == 0, "a KV head's output does not fill groups of int8");
   require(layer >= 0 && layer < shape_.layers && window >= 0, "no such layer or window");
-  push(std::make_unique<Attention>(at(q), layer, scale, attention_schedule(window), at(out)));
+  require(scores.soft_cap >= 0 && (scores.sinks.empty() || static_cast<int64_t>(scores.sinks.size()) == shape_.heads),
+          "a soft cap below zero, or sinks that are not one a head");
+  push(std::make_unique<Attention>(at(q), layer, std::move(scores), attention_schedule(window), at(out)));
 }
 
 const AttentionSchedule& Plan::attention_schedule(int64_t window) {
@@ -168,17 +169,51 @@ const AttentionSchedule& Plan::attention_schedule(int64_t window) {
   return *work_.attention.back();
 }
 
-void Plan::logits(int x, std::vector<float> norm, float eps, Projection head, bool quantize) {
+void Plan::experts(int x, Projection router, std::vector<Expert> experts, Routing routing, Activation activation,
+                   bool quantize, int out) {
+  const int64_t count = static_cast<int64_t>(experts.size()), width = at(x).columns;
+  require(count > 0 && routing.per_row >= 1 && routing.per_row <= count, "a row's experts must be 1 to all of them");
+  require(at(out).columns == width, "experts keep the width of their input");
+  require_product(at(x), router, count);
+  const int64_t inner = experts[0].gate.matrix().rows;
+  bool floats = !quantize, int8 = false;
+  for (const Expert& expert : experts) {
+    require_product(at(x), expert.gate, inner);
+    require_product(at(x), expert.up, inner);
+    require_shape(expert.down.matrix(), width, inner);
+    require(expert.down.bias.empty() || static_cast<int64_t>(expert.down.bias.size()) == width, "a bias of another length");
+    const bool integers = quantize && takes_int8(expert.down.matrix().form);
+    floats |= !integers;
+    int8 |= integers;
+  }
+  ExpertSpace& space =
+      expert_space(std::make_unique<ExpertSpace>(at(x), count, routing.per_row, inner, floats, int8));
+  const Experts& op =
+      push(std::make_unique<Experts>(at(x), std::move(router), std::move(experts), routing, activation, space));
+  rows().add(op.combine_row(at(out)));
+}
+
+ExpertSpace& Plan::expert_space(std::unique_ptr<ExpertSpace> wanted) {
+  for (const auto& space : expert_spaces_) {
+    if (wanted->fits(*space)) return *space;
+  }
+  expert_spaces_.push_back(std::move(wanted));
+  return *expert_spaces_.back();
+}
+
+void Plan::logits(int x, std::vector<float> norm, float eps, Projection head, float soft_cap, bool quantize) {
   require_columns(norm, at(x).columns);
   require_product(at(x), head, shape_.vocab);
   require(at(x).has_floats && !logits_, "logits read floats, once");
   require(!quantize || takes_int8(head.matrix().form), "the head needs floats");
-  logits_ = &push(std::make_unique<Logits>(at(x), std::move(norm), eps, std::move(head), quantize));
+  require(soft_cap >= 0, "a soft cap below zero");
+  logits_ = &push(std::make_unique<Logits>(at(x), std::move(norm), eps, std::move(head), soft_cap, quantize));
 }
 
 int64_t Plan::workspace_bytes(int64_t tokens, int64_t logit_rows, int64_t context) const {
   int64_t floats_of_thread = 2 * kPanelFloats, bytes = 0;
   for (const auto& buffer : buffers_) bytes += buffer->bytes(tokens);
+  for (const auto& space : expert_spaces_) bytes += space->bytes(tokens);
   for (const auto& rope : ropes_) bytes += tokens * rope->pairs() * 2 * static_cast<int64_t>(sizeof(float));
   const int64_t parts = (context + kPartition - 1) / kPartition;
   for (const auto& schedule : work_.attention) {

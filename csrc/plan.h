@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "op.h"
+#include "op_attention.h"
+#include "op_experts.h"
 #include "op_linear.h"
 #include "op_logits.h"
 #include "op_rows.h"
@@ -37,8 +39,11 @@ class Plan {
   void linear(int x, Projection projection, int out, bool add);
   void gated(int x, Projection gate, Projection up, Activation activation, int out);
   void qkv(int x, Heads q, Heads k, Projection v, int layer, int q_out);
-  void attention(int q, int layer, float scale, int64_t window, int out);
-  void logits(int x, std::vector<float> norm, float eps, Projection head, bool quantize);
+  void attention(int q, int layer, Scores scores, int64_t window, int out);
+  // out = the sum of each row's experts. `quantize`: multiply the down projections that take int8 with int8.
+  void experts(int x, Projection router, std::vector<Expert> experts, Routing routing, Activation activation,
+               bool quantize, int out);
+  void logits(int x, std::vector<float> norm, float eps, Projection head, float soft_cap, bool quantize);
   const Rope& rope_of(int rope) const;
   int64_t vocab() const { return shape_.vocab; }
 
@@ -59,6 +64,7 @@ class Plan {
   template <typename T>
   T& push(std::unique_ptr<T> op);
   const AttentionSchedule& attention_schedule(int64_t window);
+  ExpertSpace& expert_space(std::unique_ptr<ExpertSpace> wanted);
   void prepare();
   void run(int thread);
 
@@ -66,6 +72,7 @@ class Plan {
   Work work_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::vector<std::unique_ptr<Rope>> ropes_;
+  std::vector<std::unique_ptr<ExpertSpace>> expert_spaces_;  // one for each shape of layers with experts
   std::vector<std::unique_ptr<Op>> ops_;
   Rows* open_rows_ = nullptr;  // the row ops just before, which one more would join
   const Logits* logits_ = nullptr;

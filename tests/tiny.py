@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gguf
 import numpy as np
@@ -11,11 +11,13 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from lightwell.checkpoints.checkpoint import Checkpoint
-from lightwell.checkpoints.layout import expected_shapes
-from lightwell.checkpoints.spec import Family, ModelSpec, Rope
+from lightwell.checkpoints.layout import LINEARS, expected_shapes
+from lightwell.checkpoints.spec import Mixture, ModelSpec, Rope
 from lightwell.checkpoints.tensor import Format, Tensor
 
 Floats = npt.NDArray[np.float32]
+Kind = Literal["llama", "gemma2", "gemma3", "mixtral", "gpt-oss"]
+KINDS: tuple[Kind, ...] = ("llama", "gemma2", "gemma3", "mixtral", "gpt-oss")
 
 # The gguf package cannot write K formats, so their groups are random bits with scales that suit: for each, the bytes
 # where a float16 stands that multiplies quants (d) or minima (dmin), and d and dmin for values of about 1.
@@ -29,7 +31,7 @@ _K_SCALES = {
 def tiny_checkpoint(
     seed: int = 0,
     *,
-    family: Family = "llama",
+    family: Kind = "llama",
     layers: int = 2,
     width: int = 64,
     heads: int = 4,
@@ -41,19 +43,23 @@ def tiny_checkpoint(
     biases: bool = False,
     qk_norm: bool = False,
     tied: bool = True,
+    mixture: Mixture | None = None,
     rope: Rope | None = None,
     format: Format = Format.F32,
 ) -> Checkpoint:
-    """A model of random weights of sensible scale. ``format`` is that of the matrices; norms and biases are F32.
+    """A model of random weights of sensible scale. ``format`` is that of the matrices; norms, biases, routers are F32.
 
-    Gemma 3 always has its q/k norms, and the window on every layer but each second. Quantized formats need columns
+    Gemma has its window on every layer but each second, Gemma 3 always its q/k norms; Mixtral and gpt-oss have four
+    experts, two for a token, unless ``mixture`` says otherwise, and gpt-oss all biases. Quantized formats need columns
     (width, ffn_width and heads * head_dim) that are multiples of the format's group.
     """
-    gemma = family == "gemma3"
+    gemma, gpt_oss = family in ("gemma2", "gemma3"), family == "gpt-oss"
+    if mixture is None and family in ("mixtral", "gpt-oss"):
+        mixture = Mixture(experts=4, per_token=2, ffn_width=ffn_width, normalized=True)
     spec = ModelSpec(
         name="tiny",
         architecture=family,
-        family=family,
+        family="gemma" if gemma else "llama",
         layers=layers,
         width=width,
         heads=heads,
@@ -64,24 +70,30 @@ def tiny_checkpoint(
         context_tokens=512,
         norm_eps=1e-5,
         rope=rope or Rope(theta=10_000, dims=head_dim, interleaved=not gemma),
-        activation="gelu_tanh" if gemma else "silu",
+        activation="gelu_tanh" if gemma else "clamped_swiglu" if gpt_oss else "silu",
         tied_head=tied,
-        qk_norm=qk_norm or gemma,
+        qk_norm=qk_norm or family == "gemma3",
         embedding_scale=math.sqrt(width) if gemma else 1.0,
-        local_rope=Rope(theta=500, dims=head_dim, interleaved=False) if gemma else None,
-        windows=tuple(None if gemma and i % 2 else window for i in range(layers)),
+        local_rope=Rope(theta=500, dims=head_dim, interleaved=False) if family == "gemma3" else None,
+        windows=tuple(None if (gemma or gpt_oss) and i % 2 else window for i in range(layers)),
+        post_norms=gemma,
+        attention_soft_cap=2.0 if family == "gemma2" else 0.0,
+        final_soft_cap=5.0 if family == "gemma2" else 0.0,
+        mixture=mixture,
+        sinks=gpt_oss,
     )
-    tensors = dict(random_tensors(spec, np.random.default_rng(seed), format, biases=biases))
+    biased = LINEARS if gpt_oss else frozenset("qkv" if biases else "")
+    tensors = dict(random_tensors(spec, np.random.default_rng(seed), format, biased))
     return Checkpoint(path=Path("tiny"), spec=spec, tensors=tensors, tokenizer={}, chat_template=None)
 
 
 def random_tensors(
-    spec: ModelSpec, rng: np.random.Generator, format: Format, *, biases: bool
+    spec: ModelSpec, rng: np.random.Generator, format: Format, biases: frozenset[str]
 ) -> Iterator[tuple[str, Tensor]]:
     """Scores come out with a deviation of about 3. The last norm has weights of both signs, without which a tied head
     would see each token's own embedding in the stream, and the model would only ever repeat its last token."""
     table_scale = 0.5 / spec.embedding_scale
-    for name, shape in expected_shapes(spec, frozenset("qkv") if biases else frozenset()):
+    for name, shape in expected_shapes(spec, biases):
         noise = rng.standard_normal(shape, np.float32)
         if name == "final_norm.weight":
             yield name, as_tensor(name, noise * np.float32(3 / (table_scale * math.sqrt(spec.width))), Format.F32)
@@ -89,6 +101,10 @@ def random_tensors(
             yield name, as_tensor(name, 1 + noise * np.float32(0.25), Format.F32)
         elif name.endswith("bias"):
             yield name, as_tensor(name, noise * np.float32(0.25), Format.F32)
+        elif name.endswith("sinks.weight"):
+            yield name, as_tensor(name, noise, Format.F32)
+        elif name.endswith("router.weight"):  # far apart, so that rounding never decides which experts are chosen
+            yield name, as_tensor(name, noise * np.float32(4 / math.sqrt(shape[-1])), Format.F32)
         else:
             scale = table_scale if name in ("embed.weight", "head.weight") else 1 / math.sqrt(shape[-1])
             yield name, as_tensor(name, noise * np.float32(scale), format)
@@ -122,14 +138,25 @@ def tiny_shapes(draw: st.DrawFn, group_values: int = 1) -> dict[str, Any]:
     kv_heads, head_dim = draw(st.integers(1, 3)), draw(st.sampled_from([16, 32, 48, 64]))
     grouped = [n for n in range(1, 6) if kv_heads * n * head_dim % group_values == 0] or [group_values // 16]
     widths = [n for n in (32, 64, 96, 160, 256) if n % group_values == 0]
+    layers, ffn_widths = draw(st.integers(1, 3)), st.sampled_from(widths)
+    experts = draw(st.integers(1, 9))
+    mixture = st.builds(
+        Mixture,
+        experts=st.just(experts),
+        per_token=st.integers(1, experts),
+        ffn_width=ffn_widths,
+        normalized=st.booleans(),
+        dense_layers=st.frozensets(st.integers(0, layers - 1)),
+    )
     return {
-        "family": draw(st.sampled_from(["llama", "gemma3"])),
-        "layers": draw(st.integers(1, 3)),
+        "family": draw(st.sampled_from(KINDS)),
+        "layers": layers,
         "width": draw(st.sampled_from(widths)),
         "heads": kv_heads * draw(st.sampled_from(grouped)),
         "kv_heads": kv_heads,
         "head_dim": head_dim,
-        "ffn_width": draw(st.sampled_from(widths)),
+        "ffn_width": draw(ffn_widths),
+        "mixture": draw(st.none() | mixture),
         "vocab": draw(st.integers(2, 130)),
         "window": draw(st.none() | st.integers(1, 80)),
         "biases": draw(st.booleans()),

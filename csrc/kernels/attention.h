@@ -116,12 +116,13 @@ struct Pass {
 
 // Scores of one query in a block become exponentials. Tokens outside [begin, end) get exactly zero; the running maximum
 // is always finite, so that no difference of infinities arises.
-static void soften(Pass& pass, int64_t query, float scale, int64_t begin, int64_t end) {
+static void soften(Pass& pass, int64_t query, float scale, float soft_cap, int64_t begin, int64_t end) {
   constexpr int vectors = kBlock / kLanes;
   float* scores = pass.scores + query * kBlock;
   Floats x[vectors], most = broadcast(pass.maximum[query]);
   for (int v = 0; v < vectors; ++v) {
     x[v] = load(scores + v * kLanes) * scale;
+    if (soft_cap > 0.0f) x[v] = soft_capped(x[v], soft_cap);
     if (end - begin < kBlock) {
       const Ints token = lane_numbers() + v * kLanes;
       x[v] = (token >= static_cast<int>(begin)) & (token < static_cast<int>(end)) ? x[v] : broadcast(-kInfinity);
@@ -152,7 +153,7 @@ static void attend_block(const AttentionItem& item, Pass& pass, int64_t first, i
   for (int64_t i = begin; i < end; ++i) {
     const int64_t last_seen = item.first_position + (first + i) / item.heads - block * kBlock;
     const int64_t first_seen = item.window ? last_seen - item.window + 1 : 0;
-    soften(pass, i, item.scale, max(first_seen, 0), min(last_seen + 1, kBlock));
+    soften(pass, i, item.scale, item.soft_cap, max(first_seen, 0), min(last_seen + 1, kBlock));
   }
   multiply({pass.weights, values, kBlock, item.head_dim, sums, item.head_dim + 2, pass.keep, next_values}, begin, end);
 }
@@ -193,13 +194,16 @@ static void attention_part(const AttentionItem& item, int64_t part, float* parti
 }
 
 // One query: partials of what it does not see are skipped, so that it makes no difference whether they are there.
-static void merge_query(const float* const* partials, int64_t count, int64_t offset, int64_t head_dim, float* out) {
-  float most = -kInfinity, total = 0.0f;
+// `sink` is a score without a value, -infinity where there is none.
+static void merge_query(const float* const* partials, int64_t count, int64_t offset, int64_t head_dim, float sink,
+                        float* out) {
+  float most = sink, total = 0.0f;
   for (int64_t p = 0; p < count; ++p) {
     const float maximum = partials[p][offset + head_dim];
     most = maximum > most ? maximum : most;
   }
   memset(out, 0, static_cast<size_t>(head_dim) * sizeof(float));
+  if (sink > -kInfinity) total = exp(broadcast(sink - most))[0];
   for (int64_t p = 0; p < count; ++p) {
     const float* part = partials[p] + offset;
     if (part[head_dim + 1] == 0.0f) continue;
@@ -214,7 +218,8 @@ static void merge_query(const float* const* partials, int64_t count, int64_t off
 static void attention_merge(const AttentionItem& item, const float* const* partials, int64_t count) {
   for (int64_t i = 0; i < item.rows * item.heads; ++i) {
     float* out = item.out + i / item.heads * item.out_stride + i % item.heads * item.head_dim;
-    merge_query(partials, count, i * (item.head_dim + 2), item.head_dim, out);
+    const float sink = item.sinks ? item.sinks[i % item.heads] : -kInfinity;
+    merge_query(partials, count, i * (item.head_dim + 2), item.head_dim, sink, out);
   }
 }
 

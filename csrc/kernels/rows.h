@@ -80,12 +80,6 @@ static void scale(float* x, float factor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
-// 1 / (1 + e^-x), from e^-|x| so that nothing overflows.
-LIGHTWELL_INLINE Floats sigmoid(Floats x) {
-  const Floats e = exp(-(Floats)((Ints)x & 0x7FFFFFFF));
-  return (x < 0.0f ? e : broadcast(1.0f)) / (1.0f + e);
-}
-
 LIGHTWELL_INLINE Floats silu(Floats x) { return x * sigmoid(x); }
 
 // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as (1 + tanh(u)) / 2 = sigmoid(2 u).
@@ -96,16 +90,28 @@ LIGHTWELL_INLINE Floats gelu_tanh(Floats x) {
 template <typename Function>
 LIGHTWELL_INLINE void gated_by(Function function, const float* gate, const float* up, int64_t n, float* out) {
   for_vectors(n, [&](int64_t i, int64_t count) {
-    store(out + i, function(load(gate + i, count)) * load(up + i, count), count);
+    store(out + i, function(load(gate + i, count), load(up + i, count)), count);
   });
+}
+
+// As gpt-oss has it: both sides clamped, and one more of `up`.
+LIGHTWELL_INLINE Floats clamped_swiglu(Floats gate, Floats up) {
+  const Floats limit = broadcast(7.0f), g = min(limit, gate), u = max(-limit, min(limit, up));  // NaN stays NaN
+  return g * sigmoid(1.702f * g) * (u + 1.0f);
 }
 
 static void gated(const float* gate, const float* up, Activation activation, int64_t n, float* out) {
   if (activation == Activation::Silu) {
-    gated_by([](Floats x) { return silu(x); }, gate, up, n, out);
+    gated_by([](Floats g, Floats u) { return silu(g) * u; }, gate, up, n, out);
+  } else if (activation == Activation::GeluTanh) {
+    gated_by([](Floats g, Floats u) { return gelu_tanh(g) * u; }, gate, up, n, out);
   } else {
-    gated_by([](Floats x) { return gelu_tanh(x); }, gate, up, n, out);
+    gated_by([](Floats g, Floats u) { return clamped_swiglu(g, u); }, gate, up, n, out);
   }
+}
+
+static void soft_cap(float* x, float cap, int64_t n) {
+  for_vectors(n, [&](int64_t i, int64_t count) { store(x + i, soft_capped(load(x + i, count), cap), count); });
 }
 
 // Partners are neighbours: (0, 1), (2, 3), ...

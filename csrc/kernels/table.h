@@ -16,6 +16,7 @@ static const Kernels table = {
     .add = add,
     .scale = scale,
     .gated = gated,
+    .soft_cap = soft_cap,
     .rotary = rotary,
     .store_kv = store_kv,
     .attention_part = attention_part,

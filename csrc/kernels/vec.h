@@ -240,4 +240,13 @@ LIGHTWELL_INLINE Floats exp(Floats x) {
   return (Floats)(scaled & ~(x < -87.0f));
 }
 
+// 1 / (1 + e^-x), from e^-|x| so that nothing overflows.
+LIGHTWELL_INLINE Floats sigmoid(Floats x) {
+  const Floats e = exp(-(Floats)((Ints)x & 0x7FFFFFFF));
+  return (x < 0.0f ? e : broadcast(1.0f)) / (1.0f + e);
+}
+
+// cap * tanh(x / cap), as tanh(u) = 2 sigmoid(2 u) - 1: within 2^-23 of the cap, which is what scores need.
+LIGHTWELL_INLINE Floats soft_capped(Floats x, float cap) { return cap * (2.0f * sigmoid(x * (2.0f / cap)) - 1.0f); }
+
 }  // namespace lightwell::LIGHTWELL_ISA

@@ -103,18 +103,36 @@ _GGUF_NAMES = {
     "down": "ffn_down",
     "post_attn_norm": "post_attention_norm",
     "post_ffn_norm": "post_ffw_norm",
+    "router": "ffn_gate_inp",
 }
 
 
-def gguf_name(ours: str) -> str:
+_FUSED_NAMES = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_up", "up": "ffn_up"}  # in phi3
+
+
+def gguf_name(ours: str, architecture: str) -> str:
+    """The tensor that has this part of the model, alone or with others."""
     *layer, part, kind = ours.split(".")
-    return ".".join(([f"blk.{layer[1]}"] if layer else []) + [_GGUF_NAMES[part], kind])
+    if architecture == "phi3":
+        name = _FUSED_NAMES.get(part, _GGUF_NAMES[part])
+    else:
+        name = _GGUF_NAMES[part] + ("_exps" if "experts" in layer else "")
+    return ".".join(([f"blk.{layer[1]}"] if layer else []) + [name, kind])
 
 
 def model_tensors(spec: ModelSpec, biases: str = "") -> list[Entry]:
     """Every tensor that ``spec`` asks for, random, under GGUF's names."""
-    shapes = expected_shapes(spec, frozenset(biases))
-    return [f32(gguf_name(name), shape, seed) for seed, (name, shape) in enumerate(shapes)]
+    parts: dict[str, list[tuple[int, ...]]] = {}
+    for name, shape in expected_shapes(spec, frozenset(biases)):
+        parts.setdefault(gguf_name(name, spec.architecture), []).append(shape)
+    return [f32(name, _joined(name, shapes), seed) for seed, (name, shapes) in enumerate(parts.items())]
+
+
+def _joined(name: str, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Experts are stacked along an axis of their own, other parts lie one below the other."""
+    if "_exps" in name:
+        return (len(shapes), *shapes[0])
+    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
 def data_size(tensors: Sequence[Entry]) -> int:

@@ -47,19 +47,42 @@ def model_arrays(architecture: str, *, biases: str = "", head: bool = False) -> 
     if head:
         shapes["lm_head.weight"] = (10, 8)
     linears = {"self_attn.q": (8, 8), "self_attn.k": (4, 8), "self_attn.v": (4, 8), "self_attn.o": (8, 8)}
-    linears |= {"mlp.gate": (16, 8), "mlp.up": (16, 8), "mlp.down": (8, 16)}
+    linears |= _feed_forward(architecture)
+    if architecture == "phi3":
+        linears = {"self_attn.qkv": (16, 8), "self_attn.o": (8, 8), "mlp.gate_up": (32, 8), "mlp.down": (8, 16)}
     norms = {"input_layernorm": 8, "post_attention_layernorm": 8}
-    if architecture == "gemma3":
+    if architecture in ("gemma2", "gemma3"):
         norms |= {"pre_feedforward_layernorm": 8, "post_feedforward_layernorm": 8}
-    if architecture in ("gemma3", "qwen3"):
+    if architecture in ("gemma3", "qwen3", "qwen3moe"):
         norms |= {"self_attn.q_norm": 4, "self_attn.k_norm": 4}
     for layer in range(2):
         prefix = f"model.layers.{layer}."
         shapes |= {f"{prefix}{name}.weight": (size,) for name, size in norms.items()}
-        shapes |= {f"{prefix}{name}_proj.weight": shape for name, shape in linears.items()}
+        shapes |= {f"{prefix}{_stored(name)}.weight": shape for name, shape in linears.items()}
         shapes |= {f"{prefix}{name}_proj.bias": shape[:1] for name, shape in linears.items() if name[-1] in biases}
     rng = np.random.default_rng(5)
     return {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _feed_forward(architecture: str) -> dict[str, tuple[int, ...]]:
+    """Mixtral has three experts of width 16, Qwen3-MoE as many of width 6."""
+    if architecture not in ("mixtral", "qwen3moe"):
+        return {"mlp.gate": (16, 8), "mlp.up": (16, 8), "mlp.down": (8, 16)}
+    block, names, width = {
+        "mixtral": ("block_sparse_moe", ("w1", "w3", "w2"), 16),
+        "qwen3moe": ("mlp", ("gate", "up", "down"), 6),
+    }[architecture]
+    gate, up, down = names
+    linears: dict[str, tuple[int, ...]] = {f"{block}.gate!": (3, 8)}
+    for expert in range(3):
+        prefix = f"{block}.experts.{expert}."
+        linears |= {f"{prefix}{gate}": (width, 8), f"{prefix}{up}": (width, 8), f"{prefix}{down}": (8, width)}
+    return linears
+
+
+def _stored(name: str) -> str:
+    """Linear layers are called projections, but for routers (marked here with !) and Mixtral's experts."""
+    return name.rstrip("!") if name.endswith(("!", "w1", "w2", "w3")) else f"{name}_proj"
 
 
 def write_config(folder: Path, model_class: str, **changes: Any) -> None:

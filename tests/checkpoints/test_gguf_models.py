@@ -7,14 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightwell.checkpoints import Checkpoint, ModelSpec, open_checkpoint
+from lightwell.checkpoints.gguf_model import FAMILIES, our_name
 from lightwell.checkpoints.quantized import dequantize
-from lightwell.checkpoints.spec import Rope, RopeScaling
+from lightwell.checkpoints.spec import Mixture, Rope, RopeScaling
 from lightwell.errors import CheckpointError
 from tests.checkpoints.gguf_bytes import (
     ARRAY,
@@ -52,13 +54,29 @@ QWEN3 = dataclasses.replace(LLAMA, architecture="qwen3", rope=HALVES, qk_norm=Tr
 GEMMA3 = dataclasses.replace(
     LLAMA,
     architecture="gemma3",
-    family="gemma3",
+    family="gemma",
     rope=Rope(1_000_000.0, 4, interleaved=False),
     local_rope=HALVES,
     activation="gelu_tanh",
     qk_norm=True,
     embedding_scale=math.sqrt(8),
     windows=(16, 16),
+    post_norms=True,
+)
+GEMMA2 = dataclasses.replace(
+    GEMMA3,
+    architecture="gemma2",
+    rope=HALVES,
+    local_rope=None,
+    qk_norm=False,
+    windows=(4096, None),
+    attention_soft_cap=50.0,
+    final_soft_cap=30.0,
+)
+PHI3 = dataclasses.replace(LLAMA, architecture="phi3", rope=HALVES, tied_head=False)
+MIXTRAL = dataclasses.replace(LLAMA, mixture=Mixture(experts=3, per_token=2, ffn_width=16, normalized=True))
+QWEN3MOE = dataclasses.replace(
+    QWEN3, architecture="qwen3moe", mixture=Mixture(experts=5, per_token=4, ffn_width=6, normalized=True)
 )
 Open = Callable[..., Checkpoint]
 
@@ -83,14 +101,78 @@ def open_model(tmp_path: Path) -> Open:
         (QWEN2, "qkv", {}),
         (QWEN3, "", {}),
         (GEMMA3, "", {"attention__sliding_window": 16}),
+        (GEMMA2, "", {}),
+        (
+            dataclasses.replace(GEMMA2, windows=(16, None), attention_soft_cap=8.0, final_soft_cap=0.0),
+            "",
+            {"attention__sliding_window": 16, "attn_logit_softcapping": 8.0, "final_logit_softcapping": 0.0},
+        ),
+        (PHI3, "", {}),
+        (dataclasses.replace(PHI3, windows=(7, 7)), "", {"attention__sliding_window": 7}),
+        (MIXTRAL, "", {"expert_count": 3, "expert_used_count": 2}),
+        (QWEN3MOE, "", {"expert_count": 5, "expert_used_count": 4, "expert_feed_forward_length": 6}),
+        (
+            dataclasses.replace(QWEN3MOE, mixture=dataclasses.replace(QWEN3MOE.mixture, normalized=False)),
+            "",
+            {
+                "expert_count": 5,
+                "expert_used_count": 4,
+                "expert_feed_forward_length": 6,
+                "expert_weights_norm": False,
+                "expert_gating_func": 1,
+            },
+        ),
     ],
 )
 def test_each_architecture(open_model: Open, spec: ModelSpec, biases: str, keys: dict[str, Any]) -> None:
     stored = model_tensors(spec, biases)
     checkpoint = open_model(llama_keys(spec.architecture, **keys), stored)
     assert checkpoint.spec == spec
-    data = {entry.name: entry.data for entry in stored}
-    assert {gguf_name(name): tensor.data.tobytes() for name, tensor in checkpoint.tensors.items()} == data
+    joined: dict[str, bytes] = {}
+    for name, tensor in checkpoint.tensors.items():
+        theirs = gguf_name(name, spec.architecture)
+        joined[theirs] = joined.get(theirs, b"") + tensor.data.tobytes()
+    assert joined == {entry.name: entry.data for entry in stored}
+    assert len({tensor.name for tensor in checkpoint.tensors.values()}) == len(checkpoint.tensors)
+
+
+ROPE_TENSORS = {gguf.MODEL_TENSOR[f"ROPE_{name}"] for name in ("FREQS", "FACTORS_LONG", "FACTORS_SHORT")}
+ROPE_TENSORS |= {gguf.MODEL_TENSOR.ATTN_ROT_EMBD}  # an old name of what the metadata states
+
+
+@pytest.mark.parametrize("architecture", sorted(FAMILIES))
+def test_tensors_are_called_as_the_gguf_package_calls_them(architecture: str) -> None:
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    for kind in gguf.MODEL_TENSORS[kinds[{"mistral": "llama"}.get(architecture, architecture)]]:
+        if kind not in ROPE_TENSORS:
+            assert our_name(f"{gguf.TENSOR_NAMES[kind].format(bid=3)}.weight", architecture), kind
+
+
+LONGROPE = {"rope__scaling__original_context_length": 32, "rope__scaling__attn_factor": 1.25}
+
+
+def rope_factors(*names: str) -> list[Entry]:
+    return [f32(f"rope_factors_{name}.weight", (2,), seed) for seed, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("keys", [LONGROPE, LONGROPE | {"rope__scaling__type": "longrope"}])
+def test_phi3_has_two_sets_of_factors(open_model: Open, keys: dict[str, Any]) -> None:
+    factors = rope_factors("long", "short")
+    spec = open_model(llama_keys("phi3", **keys), [*model_tensors(PHI3), *factors]).spec
+    long, short = (tuple(np.frombuffer(entry.data, "<f4").tolist()) for entry in factors)
+    stored = RopeScaling("longrope", factors=long, short_factors=short, original_context=32, attention_factor=1.25)
+    assert spec == dataclasses.replace(PHI3, rope=dataclasses.replace(HALVES, scaling=stored))
+    assert spec.rope_of(0).scaling == RopeScaling("factors", factors=long, original_context=32, attention_factor=1.25)
+    served_shorter = dataclasses.replace(spec, context_tokens=32)
+    assert served_shorter.rope_of(0).scaling == dataclasses.replace(spec.rope_of(0).scaling, factors=short)
+
+
+def test_gemma2_27b_scales_attention_by_width_and_heads(open_model: Open) -> None:
+    spec = dataclasses.replace(
+        GEMMA2, layers=46, head_dim=2, rope=Rope(1e4, 2, False), windows=(4096, None) * 23, attention_scale=0.5
+    )
+    keys = llama_keys("gemma2", block_count=46, attention__key_length=2, attention__value_length=2)
+    assert open_model(keys, model_tensors(spec)).spec == spec
 
 
 @pytest.mark.parametrize(
@@ -187,7 +269,12 @@ KEY_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"rope__freq_base": float("nan")}, "'llama.rope.freq_base' is 'nan'"),
     ({"rope__scaling__type": "longrope"}, "'llama.rope.scaling.type' is 'longrope': supported are"),
     ({"rope__scaling__type": "linear", "rope__scaling__factor": 0.0}, "'llama.rope.scaling.factor' is '0.0'"),
-    ({"expert_count": 8}, "key 'llama.expert_count' is 8, which is not supported"),
+    ({"expert_count": 8}, "key 'llama.expert_used_count' is missing"),
+    ({"expert_count": 8, "expert_used_count": 9}, "key 'llama.expert_used_count' is 9 of 8 experts"),
+    ({"expert_count": 8000, "expert_used_count": 2}, "states 8000 experts, but there are 20 tensors"),
+    ({"expert_count": 8, "expert_used_count": 2}, "has no tensor for layers.0.router.weight"),
+    ({"expert_gating_func": 2}, "key 'llama.expert_gating_func' is 2, which is not supported"),
+    ({"expert_shared_count": 1}, "key 'llama.expert_shared_count' is 1, which is not supported"),
     ({"final_logit_softcapping": 30.0}, "key 'llama.final_logit_softcapping' is 30.0"),
 ]
 
@@ -211,7 +298,7 @@ def without(name: str) -> Callable[[list[Entry]], list[Entry]]:
 TENSOR_FAULTS: list[tuple[ModelSpec, str, Callable[[list[Entry]], list[Entry]], str]] = [
     (LLAMA, "", without("blk.1.ffn_up.weight"), "has no tensor for layers.1.up.weight"),
     (LLAMA, "", without("token_embd.weight"), "has no tensor for embed.weight"),
-    (QWEN2, "", lambda t: t, "has no tensor for layers.0.k.bias"),
+    (QWEN2, "", lambda t: t, "has no tensor for layers.0.q.bias"),
     (LLAMA, "qk", without("blk.1.attn_k.bias"), "has no tensor for layers.1.k.bias"),
     (QWEN3, "", without("blk.0.attn_q_norm.weight"), "has no tensor for layers.0.q_norm.weight"),
     (LLAMA, "", lambda t: [*t, f32("blk.0.attn_sinks.weight", (2,))], "tensor 'blk.0.attn_sinks.weight' is not part"),
@@ -219,9 +306,30 @@ TENSOR_FAULTS: list[tuple[ModelSpec, str, Callable[[list[Entry]], list[Entry]], 
     (LLAMA, "", lambda t: [*t, f32("blk.2.attn_norm.weight", (8,))], "tensor 'blk.2.attn_norm.weight' is not part"),
     (LLAMA, "", lambda t: [*t, f32("layers.0.q.weight", (8, 8))], "tensor 'layers.0.q.weight' is not part"),
     (LLAMA, "", lambda t: [*t, f32("blk.00.attn_q.weight", (8, 8))], "tensor 'blk.00.attn_q.weight' is not part"),
+    (QWEN2, "qkv", lambda t: [*t, f32("blk.0.attn_qkv.weight", (16, 8))], "'blk.0.attn_qkv.weight' is not part of any"),
+    (PHI3, "", lambda t: [*without("blk.0.attn_qkv.weight")(t), f32("blk.0.attn_qkv.weight", (15, 8))], "has 15 rows"),
+    (PHI3, "", lambda t: [*t, f32("blk.0.attn_q.weight", (8, 8))], "are the same part"),
+    (PHI3, "", lambda t: [*t, *rope_factors("long")], "has rope_factors_long.weight without its counterpart"),
+    (MIXTRAL, "", lambda t: [*t, f32("blk.0.ffn_gate.weight", (16, 8))], "'blk.0.ffn_gate.weight' is not part"),
+    (MIXTRAL, "", without("blk.1.ffn_up_exps.weight"), "has no tensor for layers.1.experts.0.up.weight"),
+    (
+        MIXTRAL,
+        "",
+        lambda t: [*without("blk.1.ffn_up_exps.weight")(t), f32("blk.1.ffn_up_exps.weight", (2, 16, 8))],
+        "has no tensor for layers.1.experts.2.up.weight",
+    ),
+    (
+        MIXTRAL,
+        "",
+        lambda t: [*without("blk.1.ffn_up_exps.weight")(t), f32("blk.1.ffn_up_exps.weight", (4, 16, 8))],
+        "tensor 'blk.1.ffn_up_exps.weight[3:4]' is not part of",
+    ),
     (LLAMA, "", lambda t: [*t, f32("rope_freqs.weight", (3,))], "has the shape (3,) instead of (2,)"),
     (LLAMA, "", lambda t: [*t, f32("output.weight", (9, 8))], "tensor 'output.weight' has the shape (9, 8) instead of"),
 ]
+
+
+EXPERT_KEYS = {MIXTRAL: {"expert_count": 3, "expert_used_count": 2}}
 
 
 @pytest.mark.parametrize(("spec", "biases", "change", "message"), TENSOR_FAULTS)
@@ -229,7 +337,7 @@ def test_tensor_faults(
     open_model: Open, spec: ModelSpec, biases: str, change: Callable[[list[Entry]], list[Entry]], message: str
 ) -> None:
     with pytest.raises(CheckpointError) as caught:
-        open_model(llama_keys(spec.architecture), change(model_tensors(spec, biases)))
+        open_model(llama_keys(spec.architecture, **EXPERT_KEYS.get(spec, {})), change(model_tensors(spec, biases)))
     assert message in caught.value.message
 
 

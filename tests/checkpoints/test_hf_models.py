@@ -12,7 +12,7 @@ import pytest
 
 from lightwell.checkpoints import Format, ModelSpec, open_checkpoint
 from lightwell.checkpoints.quantized import dequantize
-from lightwell.checkpoints.spec import Rope, RopeScaling
+from lightwell.checkpoints.spec import Mixture, Rope, RopeScaling
 from lightwell.errors import CheckpointError
 from tests.checkpoints.hf_folder import model_arrays, write_model
 
@@ -36,7 +36,7 @@ LLAMA = ModelSpec(
 GEMMA3 = dataclasses.replace(
     LLAMA,
     architecture="gemma3",
-    family="gemma3",
+    family="gemma",
     rope=Rope(1_000_000.0, 4, interleaved=False),
     local_rope=Rope(10_000.0, 4, interleaved=False),
     activation="gelu_tanh",
@@ -44,10 +44,32 @@ GEMMA3 = dataclasses.replace(
     attention_scale=0.25,
     embedding_scale=math.sqrt(8),
     windows=(16, 16),
+    post_norms=True,
 )
+GEMMA2 = dataclasses.replace(
+    GEMMA3,
+    architecture="gemma2",
+    rope=LLAMA.rope,
+    local_rope=None,
+    qk_norm=False,
+    attention_scale=1 / 16,
+    windows=(4096, None),
+    attention_soft_cap=50.0,
+    final_soft_cap=30.0,
+)
+PHI3 = dataclasses.replace(LLAMA, architecture="phi3")
+MIXTRAL = dataclasses.replace(
+    LLAMA, architecture="mixtral", rope=Rope(1e6, 4, False), mixture=Mixture(3, 2, ffn_width=16, normalized=True)
+)
+QWEN3MOE = dataclasses.replace(
+    LLAMA, architecture="qwen3moe", qk_norm=True, mixture=Mixture(3, 2, ffn_width=6, normalized=False)
+)
+MIXTRAL_CONFIG = {"num_local_experts": 3, "num_experts_per_tok": 2}
+QWEN3MOE_CONFIG = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 6}
 NAME = {"_name_or_path": "tiny"}
 CLASSES = {"mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-CLASSES |= {"llama": "LlamaForCausalLM", "gemma3": "Gemma3ForCausalLM"}
+CLASSES |= {"llama": "LlamaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM"}
+CLASSES |= {"phi3": "Phi3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3moe": "Qwen3MoeForCausalLM"}
 
 
 def spec_of(folder: Path, architecture: str, **config: Any) -> ModelSpec:
@@ -79,7 +101,29 @@ def replaced(**changes: Any) -> ModelSpec:
             replaced(architecture="qwen2", windows=(None, 6)),
         ),
         ("qwen3", {}, replaced(architecture="qwen3", qk_norm=True)),
+        ("gemma2", {}, GEMMA2),
+        (
+            "gemma2",
+            {"attn_logit_softcapping": "null", "final_logit_softcapping": 8.0, "sliding_window": 7},
+            dataclasses.replace(GEMMA2, attention_soft_cap=0.0, final_soft_cap=8.0, windows=(7, None)),
+        ),
+        ("phi3", {"sliding_window": "null"}, PHI3),
+        ("phi3", {"sliding_window": 7}, dataclasses.replace(PHI3, windows=(7, 7))),
+        ("phi3", {"rms_norm_eps": None}, dataclasses.replace(PHI3, norm_eps=1e-5)),
+        ("mixtral", MIXTRAL_CONFIG, MIXTRAL),
+        ("mixtral", MIXTRAL_CONFIG | {"sliding_window": 7}, dataclasses.replace(MIXTRAL, windows=(7, 7))),
+        ("qwen3moe", QWEN3MOE_CONFIG, QWEN3MOE),
+        (
+            "qwen3moe",
+            QWEN3MOE_CONFIG | {"norm_topk_prob": True, "use_sliding_window": True, "sliding_window": 7},
+            dataclasses.replace(QWEN3MOE, mixture=Mixture(3, 2, 6, normalized=True), windows=(7, 7)),
+        ),
         ("gemma3", {"sliding_window": 16, "query_pre_attn_scalar": 16}, GEMMA3),
+        (
+            "gemma3",
+            {"sliding_window": 16, "query_pre_attn_scalar": 16, "final_logit_softcapping": 30.0},
+            dataclasses.replace(GEMMA3, final_soft_cap=30.0),
+        ),
         ("gemma3", {}, dataclasses.replace(GEMMA3, attention_scale=1 / 16, windows=(4096, 4096))),
         (
             "gemma3",
@@ -144,6 +188,66 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 @pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])
 def test_rope_scaling(tmp_path: Path, field: str, scaling: dict[str, Any], expected: RopeScaling | None) -> None:
     assert spec_of(tmp_path, "llama", **{field: scaling}).rope == Rope(1e4, 4, False, expected)
+
+
+SHORT, LONG = [1.0, 1.5], [2.0, 4.0]
+FACTORS = {"short_factor": SHORT, "long_factor": LONG}
+
+
+@pytest.mark.parametrize("kind", ["longrope", "su", "yarn"])
+@pytest.mark.parametrize(
+    ("config", "scaling", "attention_factor"),
+    [
+        ({"original_max_position_embeddings": 16}, {}, math.sqrt(1 + math.log(4) / math.log(16))),
+        ({}, {"original_max_position_embeddings": 16, "factor": 2.0}, math.sqrt(1 + math.log(2) / math.log(16))),
+        ({"original_max_position_embeddings": 16}, {"attention_factor": 1.5}, 1.5),
+        ({"original_max_position_embeddings": 64}, {}, 1.0),
+    ],
+)
+def test_phi3_has_two_sets_of_factors(
+    tmp_path: Path, kind: str, config: dict[str, Any], scaling: dict[str, Any], attention_factor: float
+) -> None:
+    found = spec_of(tmp_path, "phi3", rope_scaling={"type": kind, **FACTORS, **scaling}, **config)
+    original = (config | scaling)["original_max_position_embeddings"]
+    assert found.rope.scaling == RopeScaling(
+        "longrope",
+        factors=tuple(LONG),
+        short_factors=tuple(SHORT),
+        original_context=original,
+        attention_factor=pytest.approx(attention_factor),
+    )
+    used = found.rope_of(0).scaling
+    assert used is not None
+    assert used.factors == tuple(LONG if original < 64 else SHORT)
+
+
+def test_some_layers_of_a_mixture_are_dense(tmp_path: Path) -> None:
+    arrays = model_arrays("qwen3moe")
+    dense = {name: values for name, values in model_arrays("qwen3").items() if "layers.0.mlp" in name}
+    arrays = dense | {name: values for name, values in arrays.items() if "layers.0.mlp" not in name}
+    for changes in ({"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}):
+        checkpoint = open_checkpoint(write_model(tmp_path, CLASSES["qwen3moe"], arrays, **QWEN3MOE_CONFIG, **changes))
+        assert checkpoint.spec.mixture == Mixture(3, 2, 6, normalized=False, dense_layers=frozenset({0}))
+
+
+def test_fused_tensors_are_cut_into_their_parts(tmp_path: Path) -> None:
+    arrays = model_arrays("phi3")
+    tensors = open_checkpoint(write_model(tmp_path, CLASSES["phi3"], arrays)).tensors
+    for fused, parts in {"self_attn.qkv": "qkv", "mlp.gate_up": ("gate", "up")}.items():
+        rows = np.concatenate([dequantize(tensors[f"layers.1.{part}.weight"]) for part in parts])
+        assert np.array_equal(rows, arrays[f"model.layers.1.{fused}_proj.weight"])
+    assert tensors["layers.1.k.weight"].name == "model.layers.1.self_attn.qkv_proj.weight[8:12]"
+
+
+def test_experts_get_our_names(tmp_path: Path) -> None:
+    arrays = model_arrays("mixtral")
+    tensors = open_checkpoint(write_model(tmp_path, CLASSES["mixtral"], arrays, **MIXTRAL_CONFIG)).tensors
+    assert np.array_equal(
+        dequantize(tensors["layers.1.router.weight"]), arrays["model.layers.1.block_sparse_moe.gate.weight"]
+    )
+    for ours, theirs in {"gate": "w1", "up": "w3", "down": "w2"}.items():
+        stored = arrays[f"model.layers.1.block_sparse_moe.experts.2.{theirs}.weight"]
+        assert np.array_equal(dequantize(tensors[f"layers.1.experts.2.{ours}.weight"]), stored)
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("F32", Format.F32), ("F16", Format.F16), ("BF16", Format.BF16)])
@@ -231,7 +335,7 @@ CONFIG_FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"intermediate_size": 12}, "'model.layers.0.mlp.gate_proj.weight' has the shape (16, 8) instead of"),
     ("llama", {"hidden_act": "relu"}, "'hidden_act' is 'relu': supported are silu"),
     ("llama", {"quantization_config": {"bits": 4}}, "'quantization_config' is set"),
-    ("llama", {"attention_bias": True}, "has no tensor for layers.0.k.bias"),
+    ("llama", {"attention_bias": True}, "has no tensor for layers.0.q.bias"),
     ("llama", {"tie_word_embeddings": False}, "has no tensor for head.weight"),
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
     ("llama", {"rope_scaling": {"rope_type": "linear"}}, "'rope_scaling.factor' is missing"),
@@ -240,7 +344,27 @@ CONFIG_FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"partial_rotary_factor": 0.3}, "rotates 1 of 4 dimensions"),
     ("gemma3", {"layer_types": ["full_attention"]}, "'layer_types' must say"),
     ("gemma3", {"layer_types": ["chunked_attention"] * 2}, "'layer_types' must say"),
-    ("gemma3", {"final_logit_softcapping": 30.0}, "'final_logit_softcapping' is set"),
+    ("llama", {"final_logit_softcapping": 30.0}, "'final_logit_softcapping' is set"),
+    ("llama", {"num_local_experts": 8}, "'num_local_experts' is set, which is not supported for LlamaForCausalLM"),
+    ("gemma2", {"final_logit_softcapping": -1.0}, "'final_logit_softcapping' is '-1.0'"),
+    ("gemma2", {"use_bidirectional_attention": True}, "'use_bidirectional_attention' is set"),
+    (
+        "phi3",
+        {"rope_scaling": {"type": "longrope", "long_factor": LONG}},
+        "'rope_scaling.short_factor' is 'None': a li",
+    ),
+    ("phi3", {"rope_scaling": FACTORS | {"type": "su", "long_factor": [1, 2, 3]}}, "a list of 2 numbers is needed"),
+    ("phi3", {"rope_scaling": FACTORS | {"type": "su", "long_factor": [1, 0]}}, "finite numbers above 0 are needed"),
+    (
+        "phi3",
+        {"intermediate_size": 12},
+        "'model.layers.0.mlp.gate_up_proj.weight' has 32 rows; its parts gate, up have",
+    ),
+    ("mixtral", {"num_experts_per_tok": 2}, "'num_local_experts' is missing"),
+    ("mixtral", MIXTRAL_CONFIG | {"num_experts_per_tok": 4}, "'num_experts_per_tok' is 4 of 3 experts"),
+    ("mixtral", MIXTRAL_CONFIG | {"num_local_experts": 4}, "gate.weight' has the shape (3, 8) instead of (4, 8)"),
+    ("mixtral", MIXTRAL_CONFIG | {"num_local_experts": 10**6}, "states 1000000 experts, but there are"),
+    ("qwen3moe", QWEN3MOE_CONFIG | {"mlp_only_layers": 3}, "'mlp_only_layers' is '3': a list of layers"),
 ]
 
 

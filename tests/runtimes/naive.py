@@ -1,7 +1,8 @@
-"""Both model families once more, as plainly as they can be written: float64, one position and one head at a time,
+"""All model families once more, as plainly as they can be written: float64, one position and one head at a time,
 no cache, rotations as complex numbers. Shares nothing with the reference runtime but the meaning of the tensors."""
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +26,11 @@ class Naive:
         for layer in range(spec.layers):
             stream = self.layer(f"layers.{layer}", layer, stream)
         head = t["embed.weight"] if spec.tied_head else t["head.weight"]
-        return np.array([head @ self.norm(x, "final_norm") for x in stream])
+        scores = np.array([head @ self.norm(x, "final_norm") for x in stream])
+        return capped(scores, spec.final_soft_cap)
 
     def layer(self, at: str, layer: int, stream: list[Doubles]) -> list[Doubles]:
-        gemma, spec = self.spec.family == "gemma3", self.spec
+        gemma, spec = self.spec.family == "gemma", self.spec
         normed = [self.norm(x, f"{at}.attn_norm") for x in stream]
         q = [self.heads(f"{at}.q", x, layer, p, spec.heads) for p, x in enumerate(normed)]
         k = [self.heads(f"{at}.k", x, layer, p, spec.kv_heads) for p, x in enumerate(normed)]
@@ -38,10 +40,21 @@ class Naive:
             attended = self.linear(f"{at}.o", self.attend(q[position], k, v, position, layer))
             x = x + (self.norm(attended, f"{at}.post_attn_norm") if gemma else attended)
             h = self.norm(x, f"{at}.ffn_norm")
-            gated = self.activate(self.linear(f"{at}.gate", h)) * self.linear(f"{at}.up", h)
-            down = self.linear(f"{at}.down", gated)
+            down = self.mix(at, h, layer) if spec.mixture_of(layer) else self.feed_forward(at, h)
             out.append(x + (self.norm(down, f"{at}.post_ffn_norm") if gemma else down))
         return out
+
+    def feed_forward(self, at: str, h: Doubles) -> Doubles:
+        gated = self.activate(self.linear(f"{at}.gate", h), self.linear(f"{at}.up", h))
+        return self.linear(f"{at}.down", gated)
+
+    def mix(self, at: str, h: Doubles, layer: int) -> Doubles:
+        mixture = self.spec.mixture_of(layer)
+        assert mixture is not None
+        weights = {i: math.exp(score) for i, score in enumerate(self.linear(f"{at}.router", h))}
+        chosen = sorted(weights, key=lambda i: (-weights[i], i))[: mixture.per_token]
+        total = sum(weights[i] for i in (chosen if mixture.normalized else weights))
+        return sum(weights[i] / total * self.feed_forward(f"{at}.experts.{i}", h) for i in chosen)
 
     def norm(self, x: Doubles, name: str) -> Doubles:
         return x / math.sqrt(sum(x * x) / len(x) + self.spec.norm_eps) * self.tensors[f"{name}.weight"]
@@ -62,14 +75,23 @@ class Naive:
         for head, query in enumerate(q):
             kv = head // (self.spec.heads // self.spec.kv_heads)
             seen = range(first, position + 1)
-            weights = [math.exp(query @ k[p][kv] * self.spec.query_scale) for p in seen]
-            out.append(sum(w * v[p][kv] for w, p in zip(weights, seen, strict=True)) / sum(weights))
+            scores = [capped(query @ k[p][kv] * self.spec.query_scale, self.spec.attention_soft_cap) for p in seen]
+            weights = [math.exp(score) for score in scores]
+            sink = math.exp(self.tensors[f"layers.{layer}.sinks.weight"][head]) if self.spec.sinks else 0
+            out.append(sum(w * v[p][kv] for w, p in zip(weights, seen, strict=True)) / (sum(weights) + sink))
         return np.concatenate(out)
 
-    def activate(self, x: Doubles) -> Doubles:
+    def activate(self, gate: Doubles, up: Doubles) -> Doubles:
         if self.spec.activation == "silu":
-            return np.array([y / (1 + math.exp(-y)) for y in x])
-        return np.array([0.5 * y * (1 + math.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3))) for y in x])
+            return np.array([y / (1 + math.exp(-y)) for y in gate]) * up
+        if self.spec.activation == "clamped_swiglu":
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            return np.array([y / (1 + math.exp(-1.702 * y)) for y in gate]) * (up + 1)
+        return np.array([0.5 * y * (1 + math.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3))) for y in gate]) * up
+
+
+def capped(x: Any, cap: float) -> Any:
+    return cap * np.tanh(x / cap) if cap else x
 
 
 def rotate(row: Doubles, rope: Rope, position: int) -> Doubles:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lightwell.checkpoints import open_checkpoint
 from lightwell.checkpoints.checkpoint import Checkpoint
-from lightwell.checkpoints.spec import Rope, RopeScaling
+from lightwell.checkpoints.spec import Mixture, Rope, RopeScaling
 from lightwell.checkpoints.tensor import Format
 from lightwell.errors import CheckpointError, StartupError
 from lightwell.runtimes.base import Runtime, StepInput, sampling_rows
@@ -23,7 +23,7 @@ from lightwell.sampling.params import SamplingParams
 from lightwell.sampling.reference import choose, log_probabilities
 from lightwell.text import load_tokenizer
 from tests.steps import Chunk, blocks_for, generate, step_of
-from tests.tiny import tiny_checkpoint, tiny_shapes
+from tests.tiny import KINDS, tiny_checkpoint, tiny_shapes
 
 Floats = npt.NDArray[np.float32]
 BLOCKS = 64
@@ -106,7 +106,7 @@ def test_equals_the_reference_in_contexts_of_several_partitions(window: int | No
 @pytest.mark.parametrize("isa", ISAS)
 def test_equals_the_reference_on_every_instruction_set(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
-    for family in ("llama", "gemma3"):
+    for family in KINDS:
         assert_like_the_reference(tiny_checkpoint(family=family, window=40, biases=True, qk_norm=True), 80)
 
 
@@ -151,6 +151,38 @@ def test_a_model_may_mix_formats() -> None:
     tokens = random_tokens(checkpoint, 40)
     expected = every_row(loaded(checkpoint, RoundingReference()), checkpoint, tokens)
     assert_close(every_row(loaded(checkpoint), checkpoint, tokens), expected, relative=0.05)
+
+
+@pytest.mark.parametrize(("experts", "per_token"), [(1, 1), (2, 2), (40, 1), (70, 8)])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_mixtures_of_any_size_equal_the_reference(experts: int, per_token: int, normalized: bool) -> None:
+    mixture = Mixture(experts, per_token, ffn_width=32, normalized=normalized, dense_layers=frozenset({1}))
+    assert_like_the_reference(tiny_checkpoint(layers=3, mixture=mixture), 150)
+
+
+def test_experts_may_mix_formats() -> None:
+    """A router in floats as files have it, and down projections in BF16 beside int8 ones."""
+    checkpoint, plain = (tiny_checkpoint(family="mixtral", format=kind) for kind in (Format.Q8_0, Format.BF16))
+    swapped = ("experts.1.down", "experts.2.up")
+    mixed = {
+        name: plain.tensors[name] if any(part in name for part in swapped) else tensor
+        for name, tensor in checkpoint.tensors.items()
+    }
+    checkpoint = replace(checkpoint, tensors=mixed)
+    assert_like_the_reference(checkpoint, 40)
+    tokens = random_tokens(checkpoint, 40)
+    whole = every_row(loaded(checkpoint), checkpoint, tokens)
+    assert np.array_equal(every_row(loaded(checkpoint), checkpoint, tokens, cuts=range(1, 40)), whole)
+
+
+def test_layers_with_experts_share_what_they_need_while_they_run() -> None:
+    few, many = (
+        CpuRuntime(threads=1).load(tiny_checkpoint(family="mixtral", layers=layers)).workspace_bytes
+        for layers in (1, 9)
+    )
+    assert few == many
+    dense = CpuRuntime(threads=1).load(tiny_checkpoint(layers=1)).workspace_bytes
+    assert few - dense >= 512 * 2 * 4 * (64 + 96 + 64) - 512 * 4 * 96  # two assignments a row, less one gated value
 
 
 # The same bits, however the work is cut

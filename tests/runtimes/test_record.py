@@ -87,6 +87,25 @@ def test_a_gemma_layer_adds_the_norms_of_its_halves() -> None:
     assert projection.rope.theta == 500
 
 
+def test_experts_stand_for_the_feed_forward_network_of_a_layer() -> None:
+    ops = fuse(recorded(tiny_checkpoint(layers=1, family="mixtral")))
+    assert kinds(ops) == ["Embed", "Norm", "QueryKeyValue", "Attend", "AddProject", "Norm", "Mix", "Add", "Score"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "complaint"),
+    [
+        ("layers.0.router.weight", (3, 64), "3 x 64; 4 x 64 fits"),
+        ("layers.0.experts.3.gate.weight", (64, 64), "64 x 64; 96 x 64 fits"),
+        ("layers.0.experts.2.down.weight", (96, 96), "96 x 96; 64 x 96 fits"),
+    ],
+)
+def test_an_expert_that_does_not_fit_is_named(name: str, shape: tuple[int, ...], complaint: str) -> None:
+    checkpoint = with_shape(tiny_checkpoint(family="mixtral"), name, shape)
+    with pytest.raises(CheckpointError, match=f"tensor {name} has the shape {complaint}"):
+        recorded(checkpoint)
+
+
 class Model:
     """Operations written by hand on a tiny model's tensors."""
 
@@ -182,6 +201,17 @@ def test_int8_weights_read_int8_and_plain_weights_read_floats() -> None:
     int8 = lowered(tiny_checkpoint(format=Format.Q8_0)).buffers
     assert (96, False, True) in int8  # the gated values are only multiplied
     assert all(not quantized for _, _, quantized in lowered(tiny_checkpoint(format=Format.BF16)).buffers)
+
+
+def test_a_router_of_floats_reads_floats_where_experts_read_int8() -> None:
+    checkpoint = tiny_checkpoint(family="mixtral", format=Format.Q8_0)
+    router = checkpoint.tensors["layers.0.q.weight"]
+    int8_router = replace(router, name="r", shape=(4, 64), data=router.data[: 4 * 68])
+    routers = {f"layers.{layer}.router.weight": int8_router for layer in range(2)}
+    int8 = replace(checkpoint, tensors={**checkpoint.tensors, **routers})
+    for stored, forms in ((checkpoint, (64, True, True)), (int8, (64, False, True))):
+        plan = lowered(stored)
+        assert [plan.buffers[args[0]] for name, args in plan.calls if name == "experts"] == [forms] * 2
 
 
 def test_heads_that_do_not_fill_int8_groups_are_quantized_afterwards() -> None:

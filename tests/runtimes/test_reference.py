@@ -13,7 +13,7 @@ from lightwell.runtimes.reference import ReferenceRuntime
 from lightwell.sampling.params import SamplingParams
 from tests.runtimes.naive import Naive
 from tests.steps import Chunk, blocks_for, generate, step_of
-from tests.tiny import tiny_checkpoint, tiny_shapes
+from tests.tiny import KINDS, tiny_checkpoint, tiny_shapes
 
 Floats = npt.NDArray[np.float32]
 
@@ -83,7 +83,7 @@ def test_chunks_and_block_tables_do_not_matter(data: st.DataObject, shape: dict[
     assert_close(np.concatenate(parts), prefill(checkpoint, tokens))
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", KINDS)
 def test_sequences_of_a_step_do_not_see_each_other(family: Any) -> None:
     checkpoint = tiny_checkpoint(family=family, window=20)
     runtime = loaded(checkpoint)

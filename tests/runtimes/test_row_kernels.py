@@ -83,15 +83,18 @@ def test_rms_norm(isa, seed, n, scale, eps):
 def expected_gate(x, activation):
     if activation == "silu":
         return x * np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
+    if activation == "clamped_swiglu":
+        return expected_gate(1.702 * np.minimum(x, 7), "silu") / 1.702
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
 @settings(max_examples=40)
 @given(seed=seeds, n=lengths, scale=st.sampled_from([0.01, 1.0, 10.0, 60.0]))
 def test_gated(isa, activation, seed, n, scale):
     gate, up = normal(seed, n, scale=scale), normal(seed + 1, n)
-    want = expected_gate(gate.astype(np.float64), activation) * up
+    factor = np.clip(up, -7, 7) + 1.0 if activation == "clamped_swiglu" else up
+    want = expected_gate(gate.astype(np.float64), activation) * factor
     # far below zero gelu is a small difference of large numbers, in float64 as well
     np.testing.assert_allclose(_native.gated(gate, up, activation, isa), want, rtol=3e-6, atol=1e-7)
 
@@ -111,12 +114,22 @@ def test_the_exponential_is_within_two_units_in_the_last_place(isa):
 
 
 @settings(max_examples=40)
+@given(seed=seeds, n=lengths, cap=st.sampled_from([0.5, 30.0, 50.0]), scale=st.sampled_from([0.01, 10.0, 1e4, 1e30]))
+def test_a_soft_cap_bends_scores(isa, seed, n, cap, scale):
+    x = normal(seed, n, scale=scale)
+    want = cap * np.tanh(x.astype(np.float64) / cap)
+    np.testing.assert_allclose(_native.soft_cap(x, cap, isa), want, atol=cap * 2**-21)
+
+
+@settings(max_examples=40)
 @given(seed=seeds, n=lengths, split=st.integers(0, 200))
 def test_columns_may_be_shared_out_anywhere(isa, seed, n, split):
     gate, up = normal(seed, n, scale=3), normal(seed + 1, n)
     kernels = [
         lambda a, b: _native.gated(a, b, "silu", isa),
         lambda a, b: _native.gated(a, b, "gelu_tanh", isa),
+        lambda a, b: _native.gated(a, b, "clamped_swiglu", isa),
+        lambda a, b: _native.soft_cap(a, 2.0, isa),
         lambda a, b: _native.add(a, b, isa),
     ]
     for kernel in kernels:
@@ -159,7 +172,7 @@ def test_wrong_arrays_are_refused(isa):
         _native.rms_norm(row, row[:4], 1e-5, isa)
     with pytest.raises(ValueError, match="half of a head"):
         _native.rotary(row.reshape(1, 8), row, row, True, isa)
-    with pytest.raises(ValueError, match="'silu' or 'gelu_tanh'"):
+    with pytest.raises(ValueError, match="'silu', 'gelu_tanh' or 'clamped_swiglu'"):
         _native.gated(row, row, "relu", isa)
 
 

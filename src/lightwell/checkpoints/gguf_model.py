@@ -12,29 +12,38 @@ from typing import Any
 
 from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.fields import Fields
+from lightwell.checkpoints.fused import split_fused
 from lightwell.checkpoints.gguf import read_gguf
 from lightwell.checkpoints.layout import check_layout, layer_count, rename
 from lightwell.checkpoints.quantized import dequantize
-from lightwell.checkpoints.spec import Family, ModelSpec, Rope, RopeScaling, yarn_attention_factor
+from lightwell.checkpoints.spec import Family, Mixture, ModelSpec, Rope, RopeScaling, yarn_attention_factor
 from lightwell.checkpoints.tensor import Tensor
 from lightwell.errors import CheckpointError
 from lightwell.units import Tokens
 
 log = logging.getLogger(__name__)
 
-_FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, Family] = {
     "llama": "llama",
     "mistral": "llama",
     "qwen2": "llama",
     "qwen3": "llama",
-    "gemma3": "gemma3",
+    "qwen3moe": "llama",
+    "phi3": "llama",
+    "gemma2": "gemma",
+    "gemma3": "gemma",
 }
 _INTERLEAVED = ("llama", "mistral")  # the converter permutes their query and key rows to rotate neighbours
-_WITH_QK_NORM = ("qwen3", "gemma3")
+_WITH_QK_NORM = ("qwen3", "qwen3moe", "gemma3")
+_WITH_EXPERTS = ("llama", "qwen3moe")  # Mixtral is a llama with experts
 _REQUIRED_BIASES = {"qwen2": frozenset("qkv")}
-_GEMMA3_27B_LAYERS = 62  # llama.cpp tells the sizes apart by their layers; this one scales by width / heads
+_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}  # llama.cpp tells sizes by layers; these scale by width / heads
+_GEMMA_FULL_EVERY = {"gemma2": 2, "gemma3": 6}  # of so many layers the last sees everything, the others a window
+_GEMMA2_WINDOW: Tokens = 4096
 
 _ROPE_FACTORS = "rope_freqs.weight"
+_LONG_FACTORS, _SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+_ALL_FACTORS = (_ROPE_FACTORS, _LONG_FACTORS, _SHORT_FACTORS)
 _TOP_NAMES = {
     "token_embd.weight": "embed.weight",
     "output_norm.weight": "final_norm.weight",
@@ -54,13 +63,26 @@ _LAYER_NAMES = {
     "ffn_up": "up",
     "ffn_down": "down",
     "post_ffw_norm": "post_ffn_norm",
+    "ffn_gate_inp": "router",
+    "ffn_gate_exps": "experts.gate",
+    "ffn_up_exps": "experts.up",
+    "ffn_down_exps": "experts.down",
 }
+_FUSED_NAMES = {"phi3": {"attn_qkv": "qkv", "ffn_up": "gate_up"}}
 _LAYER_TENSOR = re.compile(r"blk\.(0|[1-9][0-9]*)\.(\w+)\.(weight|bias)")
 
+_SOFTMAX = 1  # llama.cpp's number for the gating function of a router
+
 # Keys below "<architecture>." that change the arithmetic in ways that no supported family knows, and the values at
-# which they change nothing.
+# which they change nothing. What a family does know, it reads, and then it is not refused.
 _REFUSED_UNLESS: dict[str, tuple[Any, ...]] = {
     "expert_count": (0,),
+    "expert_shared_count": (0,),
+    "expert_shared_feed_forward_length": (0,),
+    "expert_group_count": (0, 1),
+    "expert_weights_scale": (0.0, 1.0),
+    "expert_gating_func": (_SOFTMAX,),
+    "leading_dense_block_count": (0,),
     "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,),
@@ -85,8 +107,8 @@ def open_gguf(path: Path) -> Checkpoint:
     keys = Fields(path, own, prefix)
     spec = _spec(architecture, general, keys, file.tensors)
     _report_unread(keys)
-    weights = {name: tensor for name, tensor in file.tensors.items() if name != _ROPE_FACTORS}
-    tensors = rename(path, weights, our_name)
+    weights = {name: tensor for name, tensor in file.tensors.items() if name not in _ALL_FACTORS}
+    tensors = split_fused(path, spec, rename(path, weights, lambda name: our_name(name, architecture)))
     check_layout(path, spec, tensors, _REQUIRED_BIASES.get(architecture, frozenset()))
     tokenizer = {key: value for key, value in file.metadata.items() if key.startswith("tokenizer.")}
     template = general.get("tokenizer.chat_template", str, "") or None
@@ -95,17 +117,17 @@ def open_gguf(path: Path) -> Checkpoint:
 
 def _architecture(general: Fields) -> str:
     architecture = general.get("general.architecture", str)
-    if architecture not in _FAMILIES:
+    if architecture not in FAMILIES:
         raise CheckpointError(
-            general.path, f"architecture {architecture!r} is not supported; supported are {', '.join(_FAMILIES)}"
+            general.path, f"architecture {architecture!r} is not supported; supported are {', '.join(FAMILIES)}"
         )
     return architecture
 
 
-def our_name(name: str) -> str | None:
+def our_name(name: str, architecture: str) -> str | None:
     """``blk.3.attn_q.weight`` -> ``layers.3.q.weight``; None for a name that is not known."""
     if match := _LAYER_TENSOR.fullmatch(name):
-        part = _LAYER_NAMES.get(match[2])
+        part = (_LAYER_NAMES | _FUSED_NAMES.get(architecture, {})).get(match[2])
         return part and f"layers.{match[1]}.{part}.{match[3]}"
     return _TOP_NAMES.get(name)
 
@@ -113,7 +135,7 @@ def our_name(name: str) -> str | None:
 def _report_unread(keys: Fields) -> None:
     """Refuse keys that would change the arithmetic; log the ones that nobody here knows."""
     for name, value in keys.values.items():
-        if name in _REFUSED_UNLESS and value not in _REFUSED_UNLESS[name]:
+        if name not in keys.read and name in _REFUSED_UNLESS and value not in _REFUSED_UNLESS[name]:
             raise CheckpointError(keys.path, f"{keys.label(name)} is {value}, which is not supported here")
         if name not in keys.read | _INFORMATIVE | _REFUSED_UNLESS.keys():
             log.warning("%s: %s is not known here and has no effect", keys.path, keys.label(name))
@@ -123,12 +145,12 @@ def _spec(architecture: str, general: Fields, keys: Fields, tensors: Mapping[str
     width, heads = keys.count("embedding_length"), keys.count("attention.head_count")
     layers = layer_count(keys, "block_count", tensors)
     head_dim = _head_dim(keys, width, heads)
-    gemma = architecture == "gemma3"
-    rope = _rope(architecture, keys, head_dim, tensors.get(_ROPE_FACTORS))
+    gemma = FAMILIES[architecture] == "gemma"
+    rope = _rope(architecture, keys, head_dim, tensors)
     return ModelSpec(
         name=general.get("general.name", str, keys.path.stem),
         architecture=architecture,
-        family=_FAMILIES[architecture],
+        family=FAMILIES[architecture],
         layers=layers,
         width=width,
         heads=heads,
@@ -142,10 +164,14 @@ def _spec(architecture: str, general: Fields, keys: Fields, tensors: Mapping[str
         activation="gelu_tanh" if gemma else "silu",
         tied_head="output.weight" not in tensors,
         qk_norm=architecture in _WITH_QK_NORM,
-        attention_scale=_gemma3_scale(keys, width, heads, layers) if gemma else keys.get("attention.scale", float, 0.0),
+        attention_scale=keys.get("attention.scale", float, _default_scale(architecture, width, heads, layers)),
         embedding_scale=math.sqrt(width) if gemma else 1.0,
-        local_rope=Rope(keys.positive("rope.freq_base_swa", 10_000.0), rope.dims, interleaved=False) if gemma else None,
-        windows=_gemma3_windows(keys, layers) if gemma else _uniform_window(keys, layers),
+        local_rope=_local_rope(keys, rope) if architecture == "gemma3" else None,
+        windows=_gemma_windows(architecture, keys, layers) if gemma else _uniform_window(keys, layers),
+        post_norms=gemma,
+        attention_soft_cap=_soft_cap(keys, "attn_logit_softcapping", 50.0) if architecture == "gemma2" else 0.0,
+        final_soft_cap=_soft_cap(keys, "final_logit_softcapping", 30.0) if architecture == "gemma2" else 0.0,
+        mixture=_mixture(architecture, keys) if architecture in _WITH_EXPERTS else None,
     )
 
 
@@ -169,15 +195,30 @@ def _vocab(general: Fields, keys: Fields) -> int:
     return keys.count("vocab_size", len(tokens) if isinstance(tokens, list) else None)
 
 
-def _gemma3_scale(keys: Fields, width: int, heads: int, layers: int) -> float:
-    """What multiplies query-key products; 0, as in ModelSpec, for 1/sqrt(head_dim). Only the 27B differs."""
-    return keys.get("attention.scale", float, 1 / math.sqrt(width / heads) if layers == _GEMMA3_27B_LAYERS else 0.0)
+def _default_scale(architecture: str, width: int, heads: int, layers: int) -> float:
+    """What multiplies query-key products; 0, as in ModelSpec, for 1/sqrt(head_dim). Only Gemma's 27B differ."""
+    return 1 / math.sqrt(width / heads) if layers == _GEMMA_27B_LAYERS.get(architecture) else 0.0
 
 
-def _gemma3_windows(keys: Fields, layers: int) -> tuple[Tokens | None, ...]:
-    """Every sixth layer sees everything, the others a window."""
-    window, every = keys.count("attention.sliding_window"), keys.count("attention.sliding_window_pattern", 6)
+def _gemma_windows(architecture: str, keys: Fields, layers: int) -> tuple[Tokens | None, ...]:
+    window = keys.count("attention.sliding_window", _GEMMA2_WINDOW if architecture == "gemma2" else None)
+    every = keys.count("attention.sliding_window_pattern", _GEMMA_FULL_EVERY[architecture])
     return tuple(None if (layer + 1) % every == 0 else window for layer in range(layers))
+
+
+def _soft_cap(keys: Fields, name: str, default: float) -> float:
+    """0 where the file says that there is none."""
+    return keys.positive(name, default) if keys.raw(name) != 0 else 0.0
+
+
+def _mixture(architecture: str, keys: Fields) -> Mixture | None:
+    if not keys.get("expert_count", int, 0):
+        return None
+    width = "feed_forward_length" if architecture == "llama" else "expert_feed_forward_length"
+    experts, per_token = keys.count("expert_count"), keys.count("expert_used_count")
+    if per_token > experts:
+        raise CheckpointError(keys.path, f"{keys.label('expert_used_count')} is {per_token} of {experts} experts")
+    return Mixture(experts, per_token, keys.count(width), keys.get("expert_weights_norm", bool, True))
 
 
 def _uniform_window(keys: Fields, layers: int) -> tuple[Tokens | None, ...]:
@@ -185,33 +226,56 @@ def _uniform_window(keys: Fields, layers: int) -> tuple[Tokens | None, ...]:
     return (window,) * layers if window > 0 else ()
 
 
-def _rope(architecture: str, keys: Fields, head_dim: int, factors: Tensor | None) -> Rope:
+def _local_rope(keys: Fields, rope: Rope) -> Rope:
+    return Rope(keys.positive("rope.freq_base_swa", 10_000.0), rope.dims, interleaved=False)
+
+
+def _rope(architecture: str, keys: Fields, head_dim: int, tensors: Mapping[str, Tensor]) -> Rope:
     dims = keys.count("rope.dimension_count", head_dim)
     if dims % 2 or dims > head_dim:
         raise CheckpointError(
             keys.path, f"{keys.label('rope.dimension_count')} is {dims}: an even number up to {head_dim} is needed"
         )
     theta = keys.positive("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0)
-    scaling = _scaling(keys)
-    if factors is not None:
+    found = [name for name in _ALL_FACTORS if name in tensors]
+    scaling = _scaling(keys, with_factors=bool(found))
+    if found:
         if scaling is not None:
-            raise CheckpointError(keys.path, f"has both {scaling.kind} rope scaling and a tensor {_ROPE_FACTORS!r}")
-        scaling = _factors(keys.path, factors, dims)
+            raise CheckpointError(keys.path, f"has both {scaling.kind} rope scaling and a tensor {found[0]!r}")
+        factors = {name: _factors(keys.path, tensors[name], dims) for name in found}
+        scaling = _scaling_by_factors(keys, factors)
     return Rope(theta, dims, architecture in _INTERLEAVED, scaling)
 
 
-def _factors(path: Path, factors: Tensor, dims: int) -> RopeScaling:
+def _factors(path: Path, factors: Tensor, dims: int) -> tuple[float, ...]:
     if factors.shape != (dims // 2,):
         raise CheckpointError(path, f"tensor {factors.name!r} has the shape {factors.shape} instead of {(dims // 2,)}")
-    return RopeScaling("factors", factors=tuple(dequantize(factors).tolist()))
+    return tuple(dequantize(factors).tolist())
 
 
-def _scaling(keys: Fields) -> RopeScaling | None:
+def _scaling_by_factors(keys: Fields, factors: Mapping[str, tuple[float, ...]]) -> RopeScaling:
+    """From one tensor of factors, or longrope's two."""
+    if _ROPE_FACTORS in factors:
+        return RopeScaling("factors", factors=factors[_ROPE_FACTORS])
+    if len(factors) != 2:
+        raise CheckpointError(keys.path, f"has {', '.join(factors)} without its counterpart")
+    return RopeScaling(
+        "longrope",
+        factors=factors[_LONG_FACTORS],
+        short_factors=factors[_SHORT_FACTORS],
+        original_context=keys.count("rope.scaling.original_context_length"),
+        attention_factor=keys.positive("rope.scaling.attn_factor", 1.0),
+    )
+
+
+def _scaling(keys: Fields, *, with_factors: bool) -> RopeScaling | None:
     legacy = keys.positive("rope.scale_linear", 1.0)  # from before rope.scaling.* existed
     kind = keys.get("rope.scaling.type", str, "linear" if legacy != 1.0 else "none")
     factor = keys.positive("rope.scaling.factor", legacy)
     match kind:
         case "none":
+            return None
+        case "longrope" if with_factors:
             return None
         case "linear":
             return RopeScaling("linear", factor)
@@ -225,5 +289,6 @@ def _scaling(keys: Fields) -> RopeScaling | None:
                 attention_factor=keys.positive("rope.scaling.attn_factor", 1.0) * yarn_attention_factor(factor),
             )
     raise CheckpointError(
-        keys.path, f"{keys.label('rope.scaling.type')} is {kind!r}: supported are none, linear and yarn"
+        keys.path,
+        f"{keys.label('rope.scaling.type')} is {kind!r}: supported are none, linear, yarn, longrope with factors",
     )

@@ -6,7 +6,15 @@ Fields and their defaults are those of the transformers library for the same mod
 import math
 
 from lightwell.checkpoints.fields import Fields
-from lightwell.checkpoints.spec import Activation, ModelSpec, Rope, RopeScaling, yarn_attention_factor
+from lightwell.checkpoints.spec import (
+    Activation,
+    Mixture,
+    ModelSpec,
+    Rope,
+    RopeScaling,
+    longrope_attention_factor,
+    yarn_attention_factor,
+)
 from lightwell.errors import CheckpointError
 from lightwell.units import Tokens
 
@@ -15,16 +23,34 @@ _CLASSES = {  # model class -> the architecture's name in GGUF and here
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+    "MixtralForCausalLM": "mixtral",
+    "Phi3ForCausalLM": "phi3",
+    "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3TextModel": "gemma3",
 }
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_WITH_QK_NORM = ("qwen3", "gemma3")
-_HEAD_DIMS = {"qwen3": 128, "gemma3": 256}  # where a class has a default of its own instead of width / heads
-_DEFAULT_WINDOW: Tokens = 4096  # of the Mistral and Gemma 3 classes
+_GEMMA = ("gemma2", "gemma3")
+_WITH_QK_NORM = ("qwen3", "qwen3moe", "gemma3")
+_WITH_EXPERTS = ("mixtral", "qwen3moe")
+# Where a class has defaults of its own: instead of width / heads, 1e-6 and 10,000.
+_HEAD_DIMS = {"qwen3": 128, "gemma2": 256, "gemma3": 256}
+_NORM_EPS = {"phi3": 1e-5, "mixtral": 1e-5}
+_ROPE_THETAS = {"mixtral": 1_000_000.0, "gemma3": 1_000_000.0}
+_DEFAULT_WINDOW: Tokens = 4096  # of the Mistral and Gemma classes
+_GEMMA_FULL_EVERY = {"gemma2": 2, "gemma3": 6}  # of so many layers the last sees everything, the others a window
+_PHI3_ORIGINAL_CONTEXT: Tokens = 4096
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
-# Fields that change the arithmetic or the tensors in ways that no supported model class knows.
-_REFUSED = ("quantization_config", "attn_logit_softcapping", "final_logit_softcapping", "num_local_experts")
+# Fields that change the arithmetic or the tensors, and the architectures that know them: others refuse them.
+_REFUSED: dict[str, tuple[str, ...]] = {
+    "quantization_config": (),
+    "attn_logit_softcapping": _GEMMA,
+    "final_logit_softcapping": _GEMMA,
+    "use_bidirectional_attention": (),
+    "num_local_experts": _WITH_EXPERTS,
+    "num_experts": _WITH_EXPERTS,
+}
 
 
 def read_architecture(config: Fields) -> str:
@@ -35,10 +61,11 @@ def read_architecture(config: Fields) -> str:
         raise CheckpointError(
             config.path, f"model class {name!r} is not supported; supported are {', '.join(_CLASSES)}"
         )
-    for field in _REFUSED:
-        if config.raw(field):
+    architecture = _CLASSES[name]
+    for field, known_to in _REFUSED.items():
+        if config.raw(field) and architecture not in known_to:
             raise CheckpointError(config.path, f"{config.label(field)} is set, which is not supported for {name}")
-    return _CLASSES[name]
+    return architecture
 
 
 def required_biases(architecture: str, config: Fields) -> frozenset[str]:
@@ -54,11 +81,12 @@ def required_biases(architecture: str, config: Fields) -> frozenset[str]:
 def read_spec(architecture: str, config: Fields, layers: int, *, tied: bool) -> ModelSpec:
     width, heads = config.count("hidden_size"), config.count("num_attention_heads")
     head_dim = config.count("head_dim", _HEAD_DIMS.get(architecture, width // heads))
-    gemma = architecture == "gemma3"
+    gemma = architecture in _GEMMA
+    theta = _ROPE_THETAS.get(architecture, 10_000.0)
     return ModelSpec(
         name=config.get("_name_or_path", str, "") or config.path.parent.name,
         architecture=architecture,
-        family="gemma3" if gemma else "llama",
+        family="gemma" if gemma else "llama",
         layers=layers,
         width=width,
         heads=heads,
@@ -67,15 +95,44 @@ def read_spec(architecture: str, config: Fields, layers: int, *, tied: bool) -> 
         ffn_width=config.count("intermediate_size"),
         vocab=config.count("vocab_size"),
         context_tokens=config.count("max_position_embeddings"),
-        norm_eps=config.positive("rms_norm_eps", 1e-6),
-        rope=_rope(config, _FULL, head_dim, 1_000_000.0 if gemma else 10_000.0),
+        norm_eps=config.positive("rms_norm_eps", _NORM_EPS.get(architecture, 1e-6)),
+        rope=_rope(architecture, config, _FULL, head_dim, theta),
         activation=_activation(config, gemma),
         tied_head=tied,
         qk_norm=architecture in _WITH_QK_NORM,
         attention_scale=config.positive("query_pre_attn_scalar", 256.0) ** -0.5 if gemma else 0.0,
         embedding_scale=math.sqrt(width) if gemma else 1.0,
-        local_rope=_rope(config, _WINDOWED, head_dim, 10_000.0) if gemma else None,
+        local_rope=_rope(architecture, config, _WINDOWED, head_dim, 10_000.0) if architecture == "gemma3" else None,
         windows=_windows(architecture, config, layers),
+        post_norms=gemma,
+        attention_soft_cap=_soft_cap(config, "attn_logit_softcapping", 50.0 if architecture == "gemma2" else 0.0),
+        final_soft_cap=_soft_cap(config, "final_logit_softcapping", 30.0 if architecture == "gemma2" else 0.0),
+        mixture=_mixture(architecture, config, layers) if architecture in _WITH_EXPERTS else None,
+    )
+
+
+def _soft_cap(config: Fields, name: str, default: float) -> float:
+    """0 for none: null says so, a missing field leaves it to the class."""
+    value = default if name not in config.values else config.raw(name) or 0.0
+    return config.positive(name) if value and name in config.values else value
+
+
+def _mixture(architecture: str, config: Fields, layers: int) -> Mixture:
+    count = "num_local_experts" if config.raw("num_experts") is None else "num_experts"
+    experts, per_token = config.count(count), config.count("num_experts_per_tok")
+    if per_token > experts:
+        raise CheckpointError(config.path, f"{config.label('num_experts_per_tok')} is {per_token} of {experts} experts")
+    if architecture == "mixtral":
+        return Mixture(experts, per_token, config.count("intermediate_size"), normalized=True)
+    every, dense = config.count("decoder_sparse_step", 1), config.raw("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
+        raise config.unfit("mlp_only_layers", "a list of layers is needed")
+    return Mixture(
+        experts,
+        per_token,
+        config.count("moe_intermediate_size"),
+        normalized=config.get("norm_topk_prob", bool, False),
+        dense_layers=frozenset(layer for layer in range(layers) if layer in dense or (layer + 1) % every),
     )
 
 
@@ -94,12 +151,14 @@ def _windows(architecture: str, config: Fields, layers: int) -> tuple[Tokens | N
     if architecture == "mistral":
         window = _DEFAULT_WINDOW if "sliding_window" not in config.values else config.get("sliding_window", int, 0)
         return (window,) * layers if window else ()
-    if architecture == "gemma3":
-        every = config.count("sliding_window_pattern", 6)
+    if architecture in ("phi3", "mixtral"):
+        return (config.count("sliding_window"),) * layers if config.raw("sliding_window") else ()
+    if architecture in _GEMMA:
+        every = config.count("sliding_window_pattern", _GEMMA_FULL_EVERY[architecture])
         pattern = [(layer + 1) % every != 0 for layer in range(layers)]
         return _windows_by_layer(config, config.count("sliding_window", _DEFAULT_WINDOW), pattern)
     if architecture.startswith("qwen") and config.get("use_sliding_window", bool, False):
-        first = config.get("max_window_layers", int)
+        first = 0 if architecture == "qwen3moe" else config.get("max_window_layers", int)
         return _windows_by_layer(config, config.count("sliding_window"), [layer >= first for layer in range(layers)])
     return ()
 
@@ -131,18 +190,43 @@ def _rope_fields(config: Fields, layer_type: str) -> Fields:
     return Fields(config.path, {"rope_theta": config.raw("rope_theta"), **scaling.values}, scaling.prefix)
 
 
-def _rope(config: Fields, layer_type: str, head_dim: int, default_theta: float) -> Rope:
+def _rope(architecture: str, config: Fields, layer_type: str, head_dim: int, default_theta: float) -> Rope:
     fields = _rope_fields(config, layer_type)
     part = config.positive("partial_rotary_factor", fields.positive("partial_rotary_factor", 1.0))
     dims = int(head_dim * part)
     if dims % 2 or not 0 < dims <= head_dim:
         raise CheckpointError(config.path, f"rotates {dims} of {head_dim} dimensions: an even number is needed")
     theta = fields.positive("rope_theta", default_theta)
-    return Rope(theta, dims, interleaved=False, scaling=_scaling(fields, config.count("max_position_embeddings")))
-
-
-def _scaling(fields: Fields, context: Tokens) -> RopeScaling | None:
     kind = fields.get("rope_type", str, fields.get("type", str, "default"))
+    if kind in ("su", "longrope") or (architecture == "phi3" and kind == "yarn"):  # older files' names for it
+        return Rope(theta, dims, interleaved=False, scaling=_longrope(config, fields, dims))
+    return Rope(theta, dims, interleaved=False, scaling=_scaling(kind, fields, config.count("max_position_embeddings")))
+
+
+def _longrope(config: Fields, fields: Fields, dims: int) -> RopeScaling:
+    original = config.count(
+        "original_max_position_embeddings", fields.count("original_max_position_embeddings", _PHI3_ORIGINAL_CONTEXT)
+    )
+    factor = fields.positive("factor", config.count("max_position_embeddings") / original)
+    return RopeScaling(
+        "longrope",
+        factors=_factors(fields, "long_factor", dims // 2),
+        short_factors=_factors(fields, "short_factor", dims // 2),
+        original_context=original,
+        attention_factor=fields.positive("attention_factor", longrope_attention_factor(factor, original)),
+    )
+
+
+def _factors(fields: Fields, name: str, count: int) -> tuple[float, ...]:
+    values = fields.raw(name)
+    if not isinstance(values, list) or len(values) != count or not all(isinstance(x, int | float) for x in values):
+        raise fields.unfit(name, f"a list of {count} numbers is needed")
+    if not all(math.isfinite(x) and x > 0 for x in values):
+        raise fields.unfit(name, "finite numbers above 0 are needed")
+    return tuple(map(float, values))
+
+
+def _scaling(kind: str, fields: Fields, context: Tokens) -> RopeScaling | None:
     match kind:
         case "default":
             return None
@@ -159,7 +243,7 @@ def _scaling(fields: Fields, context: Tokens) -> RopeScaling | None:
         case "yarn":
             return _yarn(fields, context)
     raise CheckpointError(
-        fields.path, f"rope scaling {kind!r} is not supported: supported are default, linear, llama3 and yarn"
+        fields.path, f"rope scaling {kind!r} is not supported: supported are default, linear, llama3, yarn and longrope"
     )
 
 

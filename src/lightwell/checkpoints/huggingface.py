@@ -2,12 +2,14 @@
 
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.fields import Fields
+from lightwell.checkpoints.fused import split_fused
 from lightwell.checkpoints.hf_config import read_architecture, read_spec, required_biases
 from lightwell.checkpoints.json_files import read_json, read_text
 from lightwell.checkpoints.layout import check_layout, layer_count, rename
@@ -38,12 +40,20 @@ _LAYER_NAMES = {
     "mlp.up_proj": "up",
     "mlp.down_proj": "down",
 }
-_LLAMA_NAMES = _LAYER_NAMES | {"post_attention_layernorm": "ffn_norm"}
-_GEMMA3_NAMES = _LAYER_NAMES | {
+_LLAMA_NAMES = _LAYER_NAMES | {
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.qkv_proj": "qkv",
+    "mlp.gate_up_proj": "gate_up",
+    "mlp.gate": "router",
+    "block_sparse_moe.gate": "router",
+}
+_GEMMA_NAMES = _LAYER_NAMES | {
     "post_attention_layernorm": "post_attn_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffn_norm",
 }
+_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(0|[1-9][0-9]*)\.(\w+)")
+_EXPERT_PARTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 
 
 def open_huggingface(folder: Path) -> Checkpoint:
@@ -55,25 +65,34 @@ def open_huggingface(folder: Path) -> Checkpoint:
     architecture = read_architecture(config)
     stored, maps = read_folder(folder)
     weights = {name: tensor for name, tensor in stored.items() if not name.endswith(_COMPUTED)}
-    tensors = rename(folder, weights, lambda name: our_name(name, architecture))
+    gemma = architecture.startswith("gemma")
+    tensors = rename(folder, weights, lambda name: our_name(name, _GEMMA_NAMES if gemma else _LLAMA_NAMES))
     tied = config.get("tie_word_embeddings", bool, "head.weight" not in tensors)
     if tied and tensors.pop("head.weight", None) is not None:
         log.warning("%s: lm_head.weight is left out, as tie_word_embeddings is true", folder)
-    if architecture == "gemma3":
+    if gemma:
         tensors = {name: _one_plus(t) if name.endswith("norm.weight") else t for name, t in tensors.items()}
     spec = read_spec(architecture, config, layer_count(config, "num_hidden_layers", tensors), tied=tied)
+    tensors = split_fused(folder, spec, tensors)
     check_layout(folder, spec, tensors, required_biases(architecture, config))
     tokenizer = {name: folder / name for name in _TOKENIZER_FILES if (folder / name).exists()}
     return Checkpoint(folder, spec, tensors, tokenizer, _chat_template(folder), maps)
 
 
-def our_name(name: str, architecture: str) -> str | None:
+def our_name(name: str, layer_names: Mapping[str, str]) -> str | None:
     """``model.layers.3.self_attn.q_proj.weight`` -> ``layers.3.q.weight``; None for a name that is not known."""
     short = name.removeprefix("model.")
     if match := _LAYER_TENSOR.fullmatch(short):
-        part = (_GEMMA3_NAMES if architecture == "gemma3" else _LLAMA_NAMES).get(match[2])
+        part = _expert_part(match[2]) or layer_names.get(match[2])
         return part and f"layers.{match[1]}.{part}.{match[3]}"
     return _TOP_NAMES.get(short)
+
+
+def _expert_part(name: str) -> str | None:
+    """``mlp.experts.7.gate_proj`` -> ``experts.7.gate``"""
+    match = _EXPERT.fullmatch(name)
+    part = match and _EXPERT_PARTS.get(match[2])
+    return part and match and f"experts.{match[1]}.{part}"
 
 
 def _one_plus(weight: Tensor) -> Tensor:

@@ -13,48 +13,60 @@ from lightwell.errors import CheckpointError
 
 Shape = tuple[int, ...]
 
+LINEARS = frozenset({"q", "k", "v", "o", "gate", "up", "down", "router"})
 
-def linear_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    """(outputs, inputs) of the matrices of one layer."""
+
+def linear_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
+    """(outputs, inputs) of the matrices of a layer."""
     query, key = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    return {
+    shapes: dict[str, Shape] = {
         "q": (query, spec.width),
         "k": (key, spec.width),
         "v": (key, spec.width),
         "o": (spec.width, query),
-        "gate": (spec.ffn_width, spec.width),
-        "up": (spec.ffn_width, spec.width),
-        "down": (spec.width, spec.ffn_width),
     }
+    if (mixture := spec.mixture_of(layer)) is None:
+        return shapes | _feed_forward_shapes("", spec.width, spec.ffn_width)
+    shapes["router"] = (mixture.experts, spec.width)
+    for expert in range(mixture.experts):
+        shapes |= _feed_forward_shapes(f"experts.{expert}.", spec.width, mixture.ffn_width)
+    return shapes
 
 
-def norm_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    """Lengths of the norms of one layer."""
+def _feed_forward_shapes(prefix: str, width: int, ffn_width: int) -> dict[str, Shape]:
+    inner, outer = (ffn_width, width), (width, ffn_width)
+    return {f"{prefix}gate": inner, f"{prefix}up": inner, f"{prefix}down": outer}
+
+
+def vector_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    """Lengths of the norms and sinks of one layer."""
     shapes: dict[str, Shape] = {"attn_norm": (spec.width,), "ffn_norm": (spec.width,)}
     if spec.qk_norm:
         shapes |= {"q_norm": (spec.head_dim,), "k_norm": (spec.head_dim,)}
-    if spec.family == "gemma3":
+    if spec.post_norms:
         shapes |= {"post_attn_norm": (spec.width,), "post_ffn_norm": (spec.width,)}
+    if spec.sinks:
+        shapes["sinks"] = (spec.heads,)
     return shapes
 
 
 def expected_shapes(spec: ModelSpec, biases: frozenset[str]) -> Iterator[tuple[str, Shape]]:
-    """Every tensor of the model under our names; ``biases`` are the linear layers (q, k...) that add one."""
+    """Every tensor of the model under our names; ``biases`` are the linear layers (q, k, gate...) that add one."""
     yield "embed.weight", (spec.vocab, spec.width)
     yield "final_norm.weight", (spec.width,)
     if not spec.tied_head:
         yield "head.weight", (spec.vocab, spec.width)
-    linears = linear_shapes(spec)
-    weights = {**linears, **norm_shapes(spec)}
     for layer in range(spec.layers):
+        linears = linear_shapes(spec, layer)
+        weights = linears | vector_shapes(spec)
         yield from ((f"layers.{layer}.{name}.weight", shape) for name, shape in weights.items())
-        yield from ((f"layers.{layer}.{name}.bias", linears[name][:1]) for name in sorted(biases))
+        biased = (name for name in linears if name.split(".")[-1] in biases)
+        yield from ((f"layers.{layer}.{name}.bias", linears[name][:1]) for name in biased)
 
 
 def present_biases(tensors: Mapping[str, Tensor]) -> frozenset[str]:
     """The linear layers for which at least one layer has a bias."""
-    parts = (name.split(".") for name in tensors)
-    return frozenset(part[2] for part in parts if len(part) == 4 and part[0] == "layers" and part[3] == "bias")
+    return frozenset(name.split(".")[-2] for name in tensors if name.startswith("layers.") and name.endswith(".bias"))
 
 
 def rename(path: Path, tensors: Mapping[str, Tensor], naming: Callable[[str], str | None]) -> dict[str, Tensor]:
@@ -87,7 +99,9 @@ def check_layout(path: Path, spec: ModelSpec, tensors: Mapping[str, Tensor], req
         raise CheckpointError(
             path, f"has {spec.heads} query heads, which is no multiple of its {spec.kv_heads} key heads"
         )
-    expected = dict(expected_shapes(spec, required_biases | present_biases(tensors) & frozenset(linear_shapes(spec))))
+    if spec.mixture is not None and spec.mixture.experts > len(tensors):  # before anything is sized by it
+        raise CheckpointError(path, f"states {spec.mixture.experts} experts, but there are {len(tensors)} tensors")
+    expected = dict(expected_shapes(spec, required_biases | present_biases(tensors) & LINEARS))
     for name, shape in expected.items():
         tensor = tensors.get(name)
         if tensor is None:

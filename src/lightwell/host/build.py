@@ -1,6 +1,7 @@
 """Put an engine together: open the model, load a runtime, allocate the KV cache, make the scheduler."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from lightwell.checkpoints import open_checkpoint
@@ -38,6 +39,8 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     Raises CheckpointError or StartupError where the model cannot run here.
     """
     checkpoint = checkpoint or open_checkpoint(Path(config.model))
+    # What the model is used for, not what it could do: longrope chooses its frequencies by it.
+    checkpoint = replace(checkpoint, spec=replace(checkpoint.spec, context_tokens=config.context_tokens))
     runtime = make_runtime(config)
     memory = runtime.load(checkpoint)
     runtime.allocate(config.kv_blocks)

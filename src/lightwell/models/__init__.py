@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from lightwell.checkpoints.spec import Family, ModelSpec
-from lightwell.models import gemma3, llama
+from lightwell.models import gemma, llama
 from lightwell.models.ops import Ops, Value
 from lightwell.models.weights import Weights
 
 ModelFunction: TypeAlias = Callable[[Ops, ModelSpec, Weights], Value]
 
-_FAMILIES: dict[Family, ModelFunction] = {"llama": llama.forward, "gemma3": gemma3.forward}
+_FAMILIES: dict[Family, ModelFunction] = {"llama": llama.forward, "gemma": gemma.forward}
 
 
 def model_function(spec: ModelSpec) -> ModelFunction:

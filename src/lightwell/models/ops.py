@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from lightwell.checkpoints.spec import Activation, Rope
 from lightwell.checkpoints.tensor import Tensor
-from lightwell.models.weights import Linear
+from lightwell.models.weights import Experts, Linear
 
 Value: TypeAlias = Any
 
@@ -30,10 +30,22 @@ class Ops(Protocol):
         """Rotate each head of x by its token's position."""
         ...
 
-    def attention(self, q: Value, k: Value, v: Value, layer: int, scale: float, window: int | None) -> Value:
+    def attention(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        layer: int,
+        scale: float,
+        window: int | None,
+        soft_cap: float = 0.0,
+        sinks: Tensor | None = None,
+    ) -> Value:
         """Write k and v into the paged cache of ``layer`` first, then attend from q reading only the cache.
 
-        Causal; with a window a token sees the last ``window`` tokens, itself included. (tokens, heads * head_dim)
+        Causal; with a window a token sees the last ``window`` tokens, itself included. A score is ``scale`` times the
+        product of query and key, and with a soft cap ``soft_cap * tanh(score / soft_cap)``. ``sinks`` (heads) are
+        scores that take part in the softmax and bring no value. (tokens, heads * head_dim)
         """
         ...
 
@@ -41,10 +53,17 @@ class Ops(Protocol):
         """activation(gate) * up."""
         ...
 
+    def experts(self, x: Value, experts: Experts, activation: Activation) -> Value:
+        """The weighted sum of what the ``per_token`` experts with the best router scores make of each row.
+
+        Among equal scores the lower id wins; the sum runs in ascending order of ids. See Mixture for the weights.
+        """
+        ...
+
     def add(self, a: Value, b: Value) -> Value: ...
 
-    def logits(self, x: Value, head: Linear) -> Value:
-        """x @ head.T, only for the rows of the step that need a token: (logit rows, vocab)."""
+    def logits(self, x: Value, head: Linear, soft_cap: float = 0.0) -> Value:
+        """x @ head.T, soft-capped as in attention, for the rows of the step that need a token: (logit rows, vocab)."""
         ...
 
 

@@ -11,12 +11,13 @@ from typing import TypeAlias
 
 from lightwell.checkpoints.spec import Activation, Rope
 from lightwell.checkpoints.tensor import Tensor
-from lightwell.models.weights import Linear
+from lightwell.models.weights import Experts, Linear
 from lightwell.runtimes.cpu.record import (
     Added,
     Attended,
     Embedded,
     Gated,
+    Mixed,
     Node,
     Normed,
     Projected,
@@ -108,6 +109,16 @@ class Attend:
     index: int
     scale: float
     window: int | None
+    soft_cap: float
+    sinks: Tensor | None
+
+
+@dataclass(frozen=True)
+class Mix:
+    result: Node
+    x: Node
+    experts: Experts
+    activation: Activation
 
 
 @dataclass(frozen=True)
@@ -116,9 +127,10 @@ class Score:
     norm: Tensor
     eps: float
     head: Linear
+    soft_cap: float
 
 
-Op: TypeAlias = Embed | Norm | Project | AddProject | AddNorm | Add | GateUp | QueryKeyValue | Attend | Score
+Op: TypeAlias = Embed | Norm | Project | AddProject | AddNorm | Add | GateUp | Mix | QueryKeyValue | Attend | Score
 Fused: TypeAlias = tuple[list[Op], list[Node]]  # ops, and the nodes besides their own that they compute
 
 
@@ -153,10 +165,12 @@ def _fuse(node: Node, readers: Counter[Node]) -> Fused:
             return _attention(node)
         case Gated(gate=Projected() as gate, up=Projected() as up) if gate.x is up.x:
             return [GateUp(node, gate.x, gate.layer, up.layer, node.activation)], [gate, up]
+        case Mixed(x=x):
+            return [Mix(node, x, node.experts, node.activation)], []
         case Added():
             return _addition(node, readers)
         case Scored(x=Normed() as normed):
-            return [Score(normed.x, normed.weight, normed.eps, node.head)], [normed]
+            return [Score(normed.x, normed.weight, normed.eps, node.head, node.soft_cap)], [normed]
         case _:
             raise TypeError(f"the CPU runtime has no op for {type(node).__name__} of such values")
 
@@ -213,5 +227,5 @@ def _attention(node: Attended) -> Fused:
         rope=ropes.pop(),
         index=node.layer,
     )
-    attend = Attend(node, node.q, node.layer, node.scale, node.window)
+    attend = Attend(node, node.q, node.layer, node.scale, node.window, node.soft_cap, node.sinks)
     return [projection, attend], [*q.nodes(), *k.nodes(), *v.nodes()]

@@ -16,6 +16,7 @@ from lightwell.runtimes.cpu.fuse import (
     Attend,
     Embed,
     GateUp,
+    Mix,
     Norm,
     Op,
     Project,
@@ -89,16 +90,20 @@ class _Lowering:
             case GateUp():
                 gate, up = weights.projection(op.gate), weights.projection(op.up)
                 out = self._make(op.result, quantizes=True)
-                plan.gated(self._operands[op.x], gate, up, op.activation == "gelu_tanh", out)
+                plan.gated(self._operands[op.x], gate, up, op.activation, out)
+            case Mix():
+                self._mix(op)
             case QueryKeyValue():
                 self._query_key_value(op)
             case Attend():
                 out = self._make(op.result, quantizes=self._attention_quantizes)
-                plan.attention(self._values[op.q], op.index, op.scale, op.window or 0, out)
+                sinks = None if op.sinks is None else weights.vector(op.sinks)
+                plan.attention(self._values[op.q], op.index, op.scale, op.window or 0, op.soft_cap, sinks, out)
                 self._finish(op.result)
             case Score():
                 norm, head = weights.vector(op.norm), weights.projection(op.head)
-                plan.logits(self._values[op.x], norm, op.eps, head, weights.takes_int8(op.head.weight))
+                quantize = weights.takes_int8(op.head.weight)
+                plan.logits(self._values[op.x], norm, op.eps, head, op.soft_cap, quantize)
 
     def release(self, op: Op) -> None:
         """Give back the buffers of values that nobody reads after this op."""
@@ -115,6 +120,23 @@ class _Lowering:
         rope = None if op.rope is None else self._rope(op.rope)
         out = self._make(op.result)
         self._plan.qkv(self._operands[op.x], q, k, v, q_norm, k_norm, op.eps, rope, op.index, out)
+
+    def _mix(self, op: Mix) -> None:
+        weights, experts = self._weights, op.experts
+        projection = weights.projection
+        each = [(projection(e.gate), projection(e.up), projection(e.down)) for e in experts.each]
+        quantize = any(weights.takes_int8(expert.down.weight) for expert in experts.each)
+        out = self._make(op.result, quantizes=True)
+        self._plan.experts(
+            self._operands[op.x],
+            weights.projection(experts.router),
+            each,
+            experts.per_token,
+            experts.normalized,
+            op.activation,
+            quantize,
+            out,
+        )
 
     def _rope(self, rope: Rope) -> int:
         if rope not in self._ropes:
@@ -196,6 +218,8 @@ def products(op: Op) -> tuple[Node, tuple[Linear, ...]] | None:
             return x, (gate, up)
         case QueryKeyValue(x=x, q=q, k=k, v=v):
             return x, (q, k, v)
+        case Mix(x=x, experts=experts):
+            return x, (experts.router, *(layer for expert in experts.each for layer in (expert.gate, expert.up)))
         case _:
             return None
 

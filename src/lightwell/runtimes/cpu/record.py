@@ -11,7 +11,7 @@ from lightwell.checkpoints.spec import Activation, ModelSpec, Rope
 from lightwell.checkpoints.tensor import Tensor
 from lightwell.errors import CheckpointError
 from lightwell.models import model_function
-from lightwell.models.weights import Linear, Weights
+from lightwell.models.weights import Experts, Linear, Weights
 
 HEAD_DIM_UNIT = 16
 
@@ -55,6 +55,8 @@ class Attended:
     layer: int
     scale: float
     window: int | None
+    soft_cap: float
+    sinks: Tensor | None
     columns: int
 
 
@@ -62,6 +64,16 @@ class Attended:
 class Gated:
     gate: "Node"
     up: "Node"
+    activation: Activation
+    columns: int
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """The weighted sum of what experts make of x."""
+
+    x: "Node"
+    experts: Experts
     activation: Activation
     columns: int
 
@@ -77,10 +89,11 @@ class Added:
 class Scored:
     x: "Node"
     head: Linear
+    soft_cap: float
     columns: int
 
 
-Node: TypeAlias = Embedded | Normed | Projected | Rotated | Attended | Gated | Added | Scored
+Node: TypeAlias = Embedded | Normed | Projected | Rotated | Attended | Gated | Mixed | Added | Scored
 
 
 def inputs(node: Node) -> tuple[Node, ...]:
@@ -88,7 +101,7 @@ def inputs(node: Node) -> tuple[Node, ...]:
     match node:
         case Embedded():
             return ()
-        case Normed(x=x) | Projected(x=x) | Rotated(x=x) | Scored(x=x):
+        case Normed(x=x) | Projected(x=x) | Rotated(x=x) | Mixed(x=x) | Scored(x=x):
             return (x,)
         case Attended(q=q, k=k, v=v):
             return (q, k, v)
@@ -125,9 +138,7 @@ class RecordingOps:
 
     def _linear(self, x: Node, layer: Linear) -> Node:
         rows = layer.weight.rows
-        self._check(layer.weight, (rows, x.columns))
-        if layer.bias is not None:
-            self._check(layer.bias, (rows,))
+        self._check_linear(layer, (rows, x.columns))
         return self._add(Projected(x, layer, rows))
 
     def rotary(self, x: Node, rope: Rope, head_dim: int) -> Node:
@@ -138,7 +149,17 @@ class RecordingOps:
             )
         return self._add(Rotated(x, rope, x.columns))
 
-    def attention(self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int | None) -> Node:
+    def attention(
+        self,
+        q: Node,
+        k: Node,
+        v: Node,
+        layer: int,
+        scale: float,
+        window: int | None,
+        soft_cap: float = 0.0,
+        sinks: Tensor | None = None,
+    ) -> Node:
         spec = self._spec
         if spec.head_dim % HEAD_DIM_UNIT or spec.heads % spec.kv_heads:
             raise CheckpointError(
@@ -148,23 +169,39 @@ class RecordingOps:
             )
         for value, heads in ((q, spec.heads), (k, spec.kv_heads), (v, spec.kv_heads)):
             self._check_width(value, heads * spec.head_dim)
-        return self._add(Attended(q, k, v, layer, scale, window, q.columns))
+        if sinks is not None:
+            self._check(sinks, (spec.heads,))
+        return self._add(Attended(q, k, v, layer, scale, window, soft_cap, sinks, q.columns))
 
     def gated(self, gate: Node, up: Node, activation: Activation) -> Node:
         self._check_width(up, gate.columns)
         return self._add(Gated(gate, up, activation, gate.columns))
 
+    def experts(self, x: Node, experts: Experts, activation: Activation) -> Node:
+        self._check_linear(experts.router, (len(experts.each), x.columns))
+        inner = experts.each[0].gate.weight.rows
+        for expert in experts.each:
+            self._check_linear(expert.gate, (inner, x.columns))
+            self._check_linear(expert.up, (inner, x.columns))
+            self._check_linear(expert.down, (x.columns, inner))
+        return self._add(Mixed(x, experts, activation, x.columns))
+
     def add(self, a: Node, b: Node) -> Node:
         self._check_width(b, a.columns)
         return self._add(Added(a, b, a.columns))
 
-    def logits(self, x: Node, head: Linear) -> Node:
+    def logits(self, x: Node, head: Linear, soft_cap: float = 0.0) -> Node:
         self._check(head.weight, (self._spec.vocab, x.columns))
-        return self._add(Scored(x, head, head.weight.rows))
+        return self._add(Scored(x, head, soft_cap, head.weight.rows))
 
     def _add(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
+
+    def _check_linear(self, layer: Linear, shape: tuple[int, int]) -> None:
+        self._check(layer.weight, shape)
+        if layer.bias is not None:
+            self._check(layer.bias, shape[:1])
 
     def _check_width(self, value: Node, columns: int) -> None:
         if value.columns != columns:
@@ -184,7 +221,7 @@ def _shaped_by(node: Node) -> Tensor:
     match node:
         case Embedded(table=tensor) | Projected(layer=Linear(weight=tensor)) | Scored(head=Linear(weight=tensor)):
             return tensor
-        case Attended(q=x) | Gated(up=x) | Added(b=x) | Normed(x=x) | Rotated(x=x):
+        case Attended(q=x) | Gated(up=x) | Added(b=x) | Normed(x=x) | Rotated(x=x) | Mixed(x=x):
             return _shaped_by(x)
 
 

@@ -11,7 +11,7 @@ from lightwell.errors import StartupError
 from lightwell.models.weights import arrange
 from lightwell.runtimes.base import Floats, MemoryReport, StepInput, StepOutput
 from lightwell.runtimes.cpu import _native
-from lightwell.runtimes.cpu.fuse import Embed, Op, Score, fuse
+from lightwell.runtimes.cpu.fuse import Embed, Mix, Op, Score, fuse
 from lightwell.runtimes.cpu.lower import lower, products
 from lightwell.runtimes.cpu.record import record
 from lightwell.runtimes.cpu.threads import default_threads
@@ -121,7 +121,8 @@ def _matrices(ops: list[Op]) -> list[Tensor]:
     tables = [op.table for op in ops if isinstance(op, Embed)]
     heads = [op.head.weight for op in ops if isinstance(op, Score)]
     layers = [layer.weight for op in ops if (found := products(op)) for layer in found[1]]
-    return [*tables, *layers, *heads]
+    downs = [expert.down.weight for op in ops if isinstance(op, Mix) for expert in op.experts.each]
+    return [*tables, *layers, *downs, *heads]
 
 
 def _empty_output(rows: int, top: int) -> StepOutput:
