@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,7 @@ _GGUF_NAMES = {
     "post_attn_norm": "post_attention_norm",
     "post_ffn_norm": "post_ffw_norm",
     "router": "ffn_gate_inp",
+    "sinks": "attn_sinks",
 }
 
 
@@ -113,14 +114,16 @@ _FUSED_NAMES = {"q": "attn_qkv", "k": "attn_qkv", "v": "attn_qkv", "gate": "ffn_
 def gguf_name(ours: str, architecture: str) -> str:
     """The tensor that has this part of the model, alone or with others."""
     *layer, part, kind = ours.split(".")
-    if architecture == "phi3":
+    if architecture == "gpt-oss" and part == "ffn_norm":
+        name = "post_attention_norm"
+    elif architecture == "phi3":
         name = _FUSED_NAMES.get(part, _GGUF_NAMES[part])
     else:
         name = _GGUF_NAMES[part] + ("_exps" if "experts" in layer else "")
     return ".".join(([f"blk.{layer[1]}"] if layer else []) + [name, kind])
 
 
-def model_tensors(spec: ModelSpec, biases: str = "") -> list[Entry]:
+def model_tensors(spec: ModelSpec, biases: Iterable[str] = "") -> list[Entry]:
     """Every tensor that ``spec`` asks for, random, under GGUF's names."""
     parts: dict[str, list[tuple[int, ...]]] = {}
     for name, shape in expected_shapes(spec, frozenset(biases)):

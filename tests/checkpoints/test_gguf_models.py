@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lightwell.checkpoints import Checkpoint, ModelSpec, open_checkpoint
 from lightwell.checkpoints.gguf_model import FAMILIES, our_name
+from lightwell.checkpoints.layout import LINEARS
 from lightwell.checkpoints.quantized import dequantize
 from lightwell.checkpoints.spec import Mixture, Rope, RopeScaling
 from lightwell.errors import CheckpointError
@@ -78,6 +79,26 @@ MIXTRAL = dataclasses.replace(LLAMA, mixture=Mixture(experts=3, per_token=2, ffn
 QWEN3MOE = dataclasses.replace(
     QWEN3, architecture="qwen3moe", mixture=Mixture(experts=5, per_token=4, ffn_width=6, normalized=True)
 )
+GPT_OSS = dataclasses.replace(
+    MIXTRAL,
+    architecture="gpt-oss",
+    rope=dataclasses.replace(
+        HALVES,
+        scaling=RopeScaling("yarn", 4.0, original_context=16, attention_factor=1 + 0.1 * math.log(4), truncate=False),
+    ),
+    activation="clamped_swiglu",
+    windows=(8, None),
+    sinks=True,
+)
+GPT_OSS_KEYS = {
+    "expert_count": 3,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 16,
+    "attention__sliding_window": 8,
+    "rope__scaling__type": "yarn",
+    "rope__scaling__factor": 4.0,
+    "rope__scaling__original_context_length": 16,
+}
 Open = Callable[..., Checkpoint]
 
 
@@ -110,6 +131,7 @@ def open_model(tmp_path: Path) -> Open:
         (PHI3, "", {}),
         (dataclasses.replace(PHI3, windows=(7, 7)), "", {"attention__sliding_window": 7}),
         (MIXTRAL, "", {"expert_count": 3, "expert_used_count": 2}),
+        (GPT_OSS, LINEARS, GPT_OSS_KEYS),
         (QWEN3MOE, "", {"expert_count": 5, "expert_used_count": 4, "expert_feed_forward_length": 6}),
         (
             dataclasses.replace(QWEN3MOE, mixture=dataclasses.replace(QWEN3MOE.mixture, normalized=False)),
@@ -124,7 +146,7 @@ def open_model(tmp_path: Path) -> Open:
         ),
     ],
 )
-def test_each_architecture(open_model: Open, spec: ModelSpec, biases: str, keys: dict[str, Any]) -> None:
+def test_each_architecture(open_model: Open, spec: ModelSpec, biases: Iterable[str], keys: dict[str, Any]) -> None:
     stored = model_tensors(spec, biases)
     checkpoint = open_model(llama_keys(spec.architecture, **keys), stored)
     assert checkpoint.spec == spec
@@ -295,11 +317,13 @@ def without(name: str) -> Callable[[list[Entry]], list[Entry]]:
     return lambda tensors: [entry for entry in tensors if entry.name != name]
 
 
-TENSOR_FAULTS: list[tuple[ModelSpec, str, Callable[[list[Entry]], list[Entry]], str]] = [
+TENSOR_FAULTS: list[tuple[ModelSpec, Iterable[str], Callable[[list[Entry]], list[Entry]], str]] = [
     (LLAMA, "", without("blk.1.ffn_up.weight"), "has no tensor for layers.1.up.weight"),
     (LLAMA, "", without("token_embd.weight"), "has no tensor for embed.weight"),
     (QWEN2, "", lambda t: t, "has no tensor for layers.0.q.bias"),
     (LLAMA, "qk", without("blk.1.attn_k.bias"), "has no tensor for layers.1.k.bias"),
+    (GPT_OSS, LINEARS - {"router"}, lambda t: t, "has no tensor for layers.0.router.bias"),
+    (GPT_OSS, LINEARS, without("blk.1.attn_sinks.weight"), "has no tensor for layers.1.sinks.weight"),
     (QWEN3, "", without("blk.0.attn_q_norm.weight"), "has no tensor for layers.0.q_norm.weight"),
     (LLAMA, "", lambda t: [*t, f32("blk.0.attn_sinks.weight", (2,))], "tensor 'blk.0.attn_sinks.weight' is not part"),
     (LLAMA, "", lambda t: [*t, f32("blk.0.attn_q_norm.weight", (4,))], "tensor 'blk.0.attn_q_norm.weight' is not part"),
@@ -329,12 +353,12 @@ TENSOR_FAULTS: list[tuple[ModelSpec, str, Callable[[list[Entry]], list[Entry]], 
 ]
 
 
-EXPERT_KEYS = {MIXTRAL: {"expert_count": 3, "expert_used_count": 2}}
+EXPERT_KEYS = {MIXTRAL: {"expert_count": 3, "expert_used_count": 2}, GPT_OSS: GPT_OSS_KEYS}
 
 
 @pytest.mark.parametrize(("spec", "biases", "change", "message"), TENSOR_FAULTS)
 def test_tensor_faults(
-    open_model: Open, spec: ModelSpec, biases: str, change: Callable[[list[Entry]], list[Entry]], message: str
+    open_model: Open, spec: ModelSpec, biases: Iterable[str], change: Callable[[list[Entry]], list[Entry]], message: str
 ) -> None:
     with pytest.raises(CheckpointError) as caught:
         open_model(llama_keys(spec.architecture, **EXPERT_KEYS.get(spec, {})), change(model_tensors(spec, biases)))

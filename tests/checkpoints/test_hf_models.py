@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from lightwell.checkpoints import Format, ModelSpec, open_checkpoint
@@ -69,7 +70,12 @@ QWEN3MOE_CONFIG = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate
 NAME = {"_name_or_path": "tiny"}
 CLASSES = {"mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 CLASSES |= {"llama": "LlamaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM"}
-CLASSES |= {"phi3": "Phi3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3moe": "Qwen3MoeForCausalLM"}
+CLASSES |= {
+    "gpt-oss": "GptOssForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
+}
 
 
 def spec_of(folder: Path, architecture: str, **config: Any) -> ModelSpec:
@@ -228,6 +234,63 @@ def test_some_layers_of_a_mixture_are_dense(tmp_path: Path) -> None:
     for changes in ({"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}):
         checkpoint = open_checkpoint(write_model(tmp_path, CLASSES["qwen3moe"], arrays, **QWEN3MOE_CONFIG, **changes))
         assert checkpoint.spec.mixture == Mixture(3, 2, 6, normalized=False, dense_layers=frozenset({0}))
+
+
+GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}
+GPT_OSS_CONFIG = {"num_local_experts": 3, "num_experts_per_tok": 2, "rope_scaling": GPT_OSS_ROPE, "sliding_window": 8}
+
+
+def gpt_oss_arrays() -> dict[str, npt.NDArray[np.float32]]:
+    """Experts stacked, (inputs, outputs), gate and up in turns."""
+    arrays = {name: values for name, values in model_arrays("llama", biases="qkvo").items() if "mlp" not in name}
+    shapes = {"router.weight": (3, 8), "router.bias": (3,), "experts.gate_up_proj": (3, 8, 32)}
+    shapes |= {"experts.gate_up_proj_bias": (3, 32), "experts.down_proj": (3, 16, 8), "experts.down_proj_bias": (3, 8)}
+    for layer in range(2):
+        sizes = {f"mlp.{name}": shape for name, shape in shapes.items()} | {"self_attn.sinks": (2,)}
+        for seed, (name, shape) in enumerate(sizes.items()):
+            values = np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)
+            arrays[f"model.layers.{layer}.{name}"] = values
+    return arrays
+
+
+@pytest.mark.parametrize("dtype", ["F32", "BF16"])
+def test_gpt_oss(tmp_path: Path, dtype: str) -> None:
+    arrays = gpt_oss_arrays()
+    checkpoint = open_checkpoint(write_model(tmp_path, CLASSES["gpt-oss"], arrays, dtype, **NAME, **GPT_OSS_CONFIG))
+    scaling = RopeScaling("yarn", 4.0, original_context=16, attention_factor=1 + 0.1 * math.log(4), truncate=False)
+    assert checkpoint.spec == replaced(
+        architecture="gpt-oss",
+        rope=Rope(150_000.0, 4, False, scaling),
+        activation="clamped_swiglu",
+        windows=(8, None),
+        mixture=Mixture(3, 2, ffn_width=16, normalized=True),
+        sinks=True,
+    )
+    stored = {name: values[2] for name, values in arrays.items() if "layers.1.mlp.experts" in name}
+    prefix, ours = "model.layers.1.mlp.experts.", checkpoint.tensors
+    for part, expected in {
+        "gate.weight": stored[f"{prefix}gate_up_proj"][:, 0::2].T,
+        "up.weight": stored[f"{prefix}gate_up_proj"][:, 1::2].T,
+        "up.bias": stored[f"{prefix}gate_up_proj_bias"][1::2],
+        "down.weight": stored[f"{prefix}down_proj"].T,
+        "down.bias": stored[f"{prefix}down_proj_bias"],
+    }.items():
+        assert np.allclose(dequantize(ours[f"layers.1.experts.2.{part}"]), expected, rtol=2**-8)
+    assert ours["layers.0.sinks.weight"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"swiglu_limit": 5.0}, "'swiglu_limit' is 5.0: supported is 7.0"),
+        ({"rope_scaling": None}, "rope scaling is 'default': yarn is what a gpt-oss model has"),
+    ],
+)
+def test_what_gpt_oss_may_not_differ_in(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = write_model(tmp_path, CLASSES["gpt-oss"], gpt_oss_arrays(), **GPT_OSS_CONFIG | changes)
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(folder)
+    assert message in caught.value.message
 
 
 def test_fused_tensors_are_cut_into_their_parts(tmp_path: Path) -> None:

@@ -57,6 +57,18 @@ def test_yarn_keeps_the_first_pairs_and_stretches_the_last() -> None:
     assert np.allclose(np.hypot(cos, sin), 1.1386294)  # 0.1 ln 4 + 1
 
 
+def test_yarn_may_blend_from_and_to_anywhere() -> None:
+    """gpt-oss' setting: 32 pairs, theta 150,000, 4,096 tokens stretched 32 times."""
+    scaling = RopeScaling("yarn", factor=32, original_context=4096, truncate=False)
+    ratio = inverse_frequencies(rope(64, 150_000)) / inverse_frequencies(rope(64, 150_000, scaling))
+    first, last = (64 * math.log(4096 / (turns * 2 * math.pi)) / (2 * math.log(150_000)) for turns in (32, 1))
+    assert first == pytest.approx(8.0927779)
+    stretched = (12 - first) / (last - first)
+    assert ratio[8] == 1
+    assert ratio[12] == pytest.approx(1 / (1 - stretched + stretched / 32))
+    assert ratio[18] == pytest.approx(32)
+
+
 @given(
     position=st.integers(0, 1 << 17),
     dims=st.sampled_from([2, 16, 64, 128]),

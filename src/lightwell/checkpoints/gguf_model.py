@@ -7,6 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.fields import Fields
 from lightwell.checkpoints.fused import split_fused
 from lightwell.checkpoints.gguf import read_gguf
-from lightwell.checkpoints.layout import check_layout, layer_count, rename
+from lightwell.checkpoints.layout import LINEARS, check_layout, layer_count, rename
 from lightwell.checkpoints.quantized import dequantize
-from lightwell.checkpoints.spec import Family, Mixture, ModelSpec, Rope, RopeScaling, yarn_attention_factor
+from lightwell.checkpoints.spec import Activation, Family, Mixture, ModelSpec, Rope, RopeScaling, yarn_attention_factor
 from lightwell.checkpoints.tensor import Tensor
 from lightwell.errors import CheckpointError
 from lightwell.units import Tokens
@@ -30,16 +31,18 @@ FAMILIES: dict[str, Family] = {
     "qwen3": "llama",
     "qwen3moe": "llama",
     "phi3": "llama",
+    "gpt-oss": "llama",
     "gemma2": "gemma",
     "gemma3": "gemma",
 }
 _INTERLEAVED = ("llama", "mistral")  # the converter permutes their query and key rows to rotate neighbours
 _WITH_QK_NORM = ("qwen3", "qwen3moe", "gemma3")
-_WITH_EXPERTS = ("llama", "qwen3moe")  # Mixtral is a llama with experts
-_REQUIRED_BIASES = {"qwen2": frozenset("qkv")}
+_WITH_EXPERTS = ("llama", "qwen3moe", "gpt-oss")  # Mixtral is a llama with experts
+_REQUIRED_BIASES = {"qwen2": frozenset("qkv"), "gpt-oss": LINEARS}
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}  # llama.cpp tells sizes by layers; these scale by width / heads
-_GEMMA_FULL_EVERY = {"gemma2": 2, "gemma3": 6}  # of so many layers the last sees everything, the others a window
+_FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}  # of so many layers the last sees everything, others a window
 _GEMMA2_WINDOW: Tokens = 4096
+_ACTIVATIONS: dict[str, Activation] = {"gemma2": "gelu_tanh", "gemma3": "gelu_tanh", "gpt-oss": "clamped_swiglu"}
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _LONG_FACTORS, _SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -68,7 +71,10 @@ _LAYER_NAMES = {
     "ffn_up_exps": "experts.up",
     "ffn_down_exps": "experts.down",
 }
-_FUSED_NAMES = {"phi3": {"attn_qkv": "qkv", "ffn_up": "gate_up"}}
+_OWN_NAMES = {
+    "phi3": {"attn_qkv": "qkv", "ffn_up": "gate_up"},
+    "gpt-oss": {"post_attention_norm": "ffn_norm", "attn_sinks": "sinks"},
+}
 _LAYER_TENSOR = re.compile(r"blk\.(0|[1-9][0-9]*)\.(\w+)\.(weight|bias)")
 
 _SOFTMAX = 1  # llama.cpp's number for the gating function of a router
@@ -127,7 +133,7 @@ def _architecture(general: Fields) -> str:
 def our_name(name: str, architecture: str) -> str | None:
     """``blk.3.attn_q.weight`` -> ``layers.3.q.weight``; None for a name that is not known."""
     if match := _LAYER_TENSOR.fullmatch(name):
-        part = (_LAYER_NAMES | _FUSED_NAMES.get(architecture, {})).get(match[2])
+        part = (_LAYER_NAMES | _OWN_NAMES.get(architecture, {})).get(match[2])
         return part and f"layers.{match[1]}.{part}.{match[3]}"
     return _TOP_NAMES.get(name)
 
@@ -161,17 +167,18 @@ def _spec(architecture: str, general: Fields, keys: Fields, tensors: Mapping[str
         context_tokens=keys.count("context_length"),
         norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
         rope=rope,
-        activation="gelu_tanh" if gemma else "silu",
+        activation=_ACTIVATIONS.get(architecture, "silu"),
         tied_head="output.weight" not in tensors,
         qk_norm=architecture in _WITH_QK_NORM,
         attention_scale=keys.get("attention.scale", float, _default_scale(architecture, width, heads, layers)),
         embedding_scale=math.sqrt(width) if gemma else 1.0,
         local_rope=_local_rope(keys, rope) if architecture == "gemma3" else None,
-        windows=_gemma_windows(architecture, keys, layers) if gemma else _uniform_window(keys, layers),
+        windows=_windows(architecture, keys, layers),
         post_norms=gemma,
         attention_soft_cap=_soft_cap(keys, "attn_logit_softcapping", 50.0) if architecture == "gemma2" else 0.0,
         final_soft_cap=_soft_cap(keys, "final_logit_softcapping", 30.0) if architecture == "gemma2" else 0.0,
         mixture=_mixture(architecture, keys) if architecture in _WITH_EXPERTS else None,
+        sinks=architecture == "gpt-oss",
     )
 
 
@@ -200,9 +207,11 @@ def _default_scale(architecture: str, width: int, heads: int, layers: int) -> fl
     return 1 / math.sqrt(width / heads) if layers == _GEMMA_27B_LAYERS.get(architecture) else 0.0
 
 
-def _gemma_windows(architecture: str, keys: Fields, layers: int) -> tuple[Tokens | None, ...]:
+def _windows(architecture: str, keys: Fields, layers: int) -> tuple[Tokens | None, ...]:
+    if architecture not in _FULL_EVERY:
+        return _uniform_window(keys, layers)
     window = keys.count("attention.sliding_window", _GEMMA2_WINDOW if architecture == "gemma2" else None)
-    every = keys.count("attention.sliding_window_pattern", _GEMMA_FULL_EVERY[architecture])
+    every = keys.count("attention.sliding_window_pattern", _FULL_EVERY[architecture])
     return tuple(None if (layer + 1) % every == 0 else window for layer in range(layers))
 
 
@@ -239,6 +248,8 @@ def _rope(architecture: str, keys: Fields, head_dim: int, tensors: Mapping[str, 
     theta = keys.positive("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0)
     found = [name for name in _ALL_FACTORS if name in tensors]
     scaling = _scaling(keys, with_factors=bool(found))
+    if architecture == "gpt-oss" and scaling is not None:
+        scaling = replace(scaling, truncate=False)  # as the model is defined; llama.cpp rounds to whole pairs
     if found:
         if scaling is not None:
             raise CheckpointError(keys.path, f"has both {scaling.kind} rope scaling and a tensor {found[0]!r}")

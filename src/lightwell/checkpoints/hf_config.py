@@ -26,6 +26,7 @@ _CLASSES = {  # model class -> the architecture's name in GGUF and here
     "Qwen3MoeForCausalLM": "qwen3moe",
     "MixtralForCausalLM": "mixtral",
     "Phi3ForCausalLM": "phi3",
+    "GptOssForCausalLM": "gpt-oss",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3TextModel": "gemma3",
@@ -33,13 +34,14 @@ _CLASSES = {  # model class -> the architecture's name in GGUF and here
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _GEMMA = ("gemma2", "gemma3")
 _WITH_QK_NORM = ("qwen3", "qwen3moe", "gemma3")
-_WITH_EXPERTS = ("mixtral", "qwen3moe")
+_WITH_EXPERTS = ("mixtral", "qwen3moe", "gpt-oss")
 # Where a class has defaults of its own: instead of width / heads, 1e-6 and 10,000.
-_HEAD_DIMS = {"qwen3": 128, "gemma2": 256, "gemma3": 256}
-_NORM_EPS = {"phi3": 1e-5, "mixtral": 1e-5}
-_ROPE_THETAS = {"mixtral": 1_000_000.0, "gemma3": 1_000_000.0}
+_HEAD_DIMS = {"qwen3": 128, "gpt-oss": 64, "gemma2": 256, "gemma3": 256}
+_NORM_EPS = {"phi3": 1e-5, "mixtral": 1e-5, "gpt-oss": 1e-5}
+_ROPE_THETAS = {"mixtral": 1_000_000.0, "gemma3": 1_000_000.0, "gpt-oss": 150_000.0}
 _DEFAULT_WINDOW: Tokens = 4096  # of the Mistral and Gemma classes
-_GEMMA_FULL_EVERY = {"gemma2": 2, "gemma3": 6}  # of so many layers the last sees everything, the others a window
+_GPT_OSS_WINDOW: Tokens = 128
+_FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}  # of so many layers the last sees everything, others a window
 _PHI3_ORIGINAL_CONTEXT: Tokens = 4096
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
 # Fields that change the arithmetic or the tensors, and the architectures that know them: others refuse them.
@@ -71,7 +73,9 @@ def read_architecture(config: Fields) -> str:
 def required_biases(architecture: str, config: Fields) -> frozenset[str]:
     """The linear layers that must have a bias; a Qwen2's queries, keys and values do without saying so."""
     required = frozenset("qkv") if architecture == "qwen2" else frozenset()
-    if config.get("attention_bias", bool, False):
+    if architecture == "gpt-oss":
+        required |= {"router", "gate", "up", "down"}
+    if config.get("attention_bias", bool, architecture == "gpt-oss"):
         required |= frozenset("qkvo")
     if config.get("mlp_bias", bool, False):
         required |= {"gate", "up", "down"}
@@ -97,7 +101,7 @@ def read_spec(architecture: str, config: Fields, layers: int, *, tied: bool) -> 
         context_tokens=config.count("max_position_embeddings"),
         norm_eps=config.positive("rms_norm_eps", _NORM_EPS.get(architecture, 1e-6)),
         rope=_rope(architecture, config, _FULL, head_dim, theta),
-        activation=_activation(config, gemma),
+        activation=_clamped_swiglu(config) if architecture == "gpt-oss" else _activation(config, gemma),
         tied_head=tied,
         qk_norm=architecture in _WITH_QK_NORM,
         attention_scale=config.positive("query_pre_attn_scalar", 256.0) ** -0.5 if gemma else 0.0,
@@ -108,7 +112,16 @@ def read_spec(architecture: str, config: Fields, layers: int, *, tied: bool) -> 
         attention_soft_cap=_soft_cap(config, "attn_logit_softcapping", 50.0 if architecture == "gemma2" else 0.0),
         final_soft_cap=_soft_cap(config, "final_logit_softcapping", 30.0 if architecture == "gemma2" else 0.0),
         mixture=_mixture(architecture, config, layers) if architecture in _WITH_EXPERTS else None,
+        sinks=architecture == "gpt-oss",
     )
+
+
+def _clamped_swiglu(config: Fields) -> Activation:
+    """gpt-oss', with the limit and the steepness that all its models have."""
+    for field, supported in (("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
+        if (value := config.positive(field, supported)) != supported:
+            raise CheckpointError(config.path, f"{config.label(field)} is {value}: supported is {supported}")
+    return "clamped_swiglu"
 
 
 def _soft_cap(config: Fields, name: str, default: float) -> float:
@@ -122,7 +135,7 @@ def _mixture(architecture: str, config: Fields, layers: int) -> Mixture:
     experts, per_token = config.count(count), config.count("num_experts_per_tok")
     if per_token > experts:
         raise CheckpointError(config.path, f"{config.label('num_experts_per_tok')} is {per_token} of {experts} experts")
-    if architecture == "mixtral":
+    if architecture in ("mixtral", "gpt-oss"):
         return Mixture(experts, per_token, config.count("intermediate_size"), normalized=True)
     every, dense = config.count("decoder_sparse_step", 1), config.raw("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
@@ -153,10 +166,11 @@ def _windows(architecture: str, config: Fields, layers: int) -> tuple[Tokens | N
         return (window,) * layers if window else ()
     if architecture in ("phi3", "mixtral"):
         return (config.count("sliding_window"),) * layers if config.raw("sliding_window") else ()
-    if architecture in _GEMMA:
-        every = config.count("sliding_window_pattern", _GEMMA_FULL_EVERY[architecture])
+    if architecture in _FULL_EVERY:
+        every = config.count("sliding_window_pattern", _FULL_EVERY[architecture])
         pattern = [(layer + 1) % every != 0 for layer in range(layers)]
-        return _windows_by_layer(config, config.count("sliding_window", _DEFAULT_WINDOW), pattern)
+        default = _GPT_OSS_WINDOW if architecture == "gpt-oss" else _DEFAULT_WINDOW
+        return _windows_by_layer(config, config.count("sliding_window", default), pattern)
     if architecture.startswith("qwen") and config.get("use_sliding_window", bool, False):
         first = 0 if architecture == "qwen3moe" else config.get("max_window_layers", int)
         return _windows_by_layer(config, config.count("sliding_window"), [layer >= first for layer in range(layers)])
@@ -198,6 +212,8 @@ def _rope(architecture: str, config: Fields, layer_type: str, head_dim: int, def
         raise CheckpointError(config.path, f"rotates {dims} of {head_dim} dimensions: an even number is needed")
     theta = fields.positive("rope_theta", default_theta)
     kind = fields.get("rope_type", str, fields.get("type", str, "default"))
+    if architecture == "gpt-oss" and kind != "yarn":  # its class has a default of its own, which no file leaves unsaid
+        raise CheckpointError(config.path, f"rope scaling is {kind!r}: yarn is what a {architecture} model has")
     if kind in ("su", "longrope") or (architecture == "phi3" and kind == "yarn"):  # older files' names for it
         return Rope(theta, dims, interleaved=False, scaling=_longrope(config, fields, dims))
     return Rope(theta, dims, interleaved=False, scaling=_scaling(kind, fields, config.count("max_position_embeddings")))
@@ -248,8 +264,8 @@ def _scaling(kind: str, fields: Fields, context: Tokens) -> RopeScaling | None:
 
 
 def _yarn(fields: Fields, context: Tokens) -> RopeScaling:
-    for name, harmless in (("mscale", None), ("mscale_all_dim", None), ("truncate", True)):
-        if fields.raw(name) not in (None, harmless):
+    for name in ("mscale", "mscale_all_dim"):
+        if fields.raw(name) is not None:
             raise CheckpointError(fields.path, f"{fields.label(name)} is set, which is not supported")
     factor = fields.positive("factor")
     return RopeScaling(
@@ -259,4 +275,5 @@ def _yarn(fields: Fields, context: Tokens) -> RopeScaling:
         beta_fast=fields.positive("beta_fast", 32.0),
         beta_slow=fields.positive("beta_slow", 1.0),
         attention_factor=fields.positive("attention_factor", yarn_attention_factor(factor)),
+        truncate=fields.get("truncate", bool, True),
     )

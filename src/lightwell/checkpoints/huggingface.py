@@ -10,6 +10,7 @@ import numpy as np
 from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.fields import Fields
 from lightwell.checkpoints.fused import split_fused
+from lightwell.checkpoints.gpt_oss import unstack
 from lightwell.checkpoints.hf_config import read_architecture, read_spec, required_biases
 from lightwell.checkpoints.json_files import read_json, read_text
 from lightwell.checkpoints.layout import check_layout, layer_count, rename
@@ -45,6 +46,8 @@ _LLAMA_NAMES = _LAYER_NAMES | {
     "self_attn.qkv_proj": "qkv",
     "mlp.gate_up_proj": "gate_up",
     "mlp.gate": "router",
+    "mlp.router": "router",
+    "self_attn.sinks": "sinks",
     "block_sparse_moe.gate": "router",
 }
 _GEMMA_NAMES = _LAYER_NAMES | {
@@ -65,6 +68,8 @@ def open_huggingface(folder: Path) -> Checkpoint:
     architecture = read_architecture(config)
     stored, maps = read_folder(folder)
     weights = {name: tensor for name, tensor in stored.items() if not name.endswith(_COMPUTED)}
+    if architecture == "gpt-oss":
+        weights = unstack(weights)
     gemma = architecture.startswith("gemma")
     tensors = rename(folder, weights, lambda name: our_name(name, _GEMMA_NAMES if gemma else _LLAMA_NAMES))
     tied = config.get("tie_word_embeddings", bool, "head.weight" not in tensors)

@@ -28,6 +28,7 @@ class RopeScaling:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     attention_factor: float = 1.0
+    truncate: bool = True  # yarn's blend begins and ends at whole pairs of dimensions (gpt-oss: anywhere)
     factors: tuple[float, ...] = ()
     short_factors: tuple[float, ...] = ()
 

@@ -53,8 +53,10 @@ def _yarn(plain: Doubles, rope: Rope, scaling: RopeScaling) -> Doubles:
         """The (fractional) index of the pair that turns this often in the trained context."""
         return rope.dims * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
-    first = max(math.floor(pair_with(scaling.beta_fast)), 0)
-    last = min(math.ceil(pair_with(scaling.beta_slow)), rope.dims - 1)
+    fast, slow = pair_with(scaling.beta_fast), pair_with(scaling.beta_slow)
+    if scaling.truncate:
+        fast, slow = math.floor(fast), math.ceil(slow)
+    first, last = max(fast, 0), min(slow, rope.dims - 1)
     width = last - first if last != first else 0.001  # as in the paper's code: a step, not a division by zero
-    stretched = np.clip((np.arange(rope.dims // 2) - first) / width, 0, 1)
+    stretched: Doubles = np.clip((np.arange(rope.dims // 2) - first) / width, 0, 1)
     return (1 - stretched) * plain + stretched * plain / scaling.factor
