@@ -5,11 +5,12 @@ MODEL ?= smollm2
 PORT ?= 8000
 BIN := $(VENV)/bin
 
-.PHONY: setup dev serve test test-fast check format bench bench-peers bench-limits clean
+.PHONY: setup dev oracle serve test test-fast check format bench bench-peers bench-limits clean
 
 # The native code's sources decide when it is built again. Serving needs no development tools.
 setup: $(VENV)/.ready
 dev: $(VENV)/.ready-dev
+oracle: $(VENV)/.ready-oracle
 
 $(VENV)/.ready: pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/kernels/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -19,6 +20,11 @@ $(VENV)/.ready: pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csr
 $(VENV)/.ready-dev: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"  # the first that reads dependency groups
 	$(BIN)/python -m pip install --quiet --group dev
+	touch $@
+
+# torch and transformers, for the tests that compare every family with them; without, those are left out.
+$(VENV)/.ready-oracle: $(VENV)/.ready-dev
+	$(BIN)/python -m pip install --quiet --group oracle
 	touch $@
 
 serve: setup
