@@ -17,7 +17,8 @@ constexpr int64_t kAttentionRows = 16;     // most rows in one attention item
 
 // How packed weights are stored. W4: 4 bits with scale and minimum a group. W8: signed 8 bits with a scale (and, where
 // has_minimum, a minimum) a group. W8H: the same with one scale for each half group of 16, nested (Q6_K). The others are
-// plain. Nested scales are small integers times a float that `span` groups share, as K formats have them.
+// plain. Nested scales are small integers times a float that `span` groups share, as in the K formats, or with that integer
+// always 1, where a file's groups are longer.
 enum class Form : int32_t { W4 = 0, W8 = 1, W8H = 2, BF16 = 3, F16 = 4, F32 = 5 };
 
 // Packed weights of one matrix. Rows are padded to tiles and columns to groups with zeros. Never changes after packing.

@@ -1,7 +1,12 @@
 // Turns tensors as files store them into packed matrices. The file formats are those of GGUF: blocks of 32 columns with
-// an fp16 scale (Q4_0 ... Q8_0), or of 256 columns whose groups have small scales of their own (Q4_K, Q5_K, Q6_K).
+// an fp16 scale (Q4_0 ... Q8_0, IQ4_NL) or a power of two (MXFP4), or of 256 columns whose groups have small scales of
+// their own (Q4_K, Q5_K, Q6_K); and our own INT4_* and INT8_* (checkpoints/tensor.py), blocks of 32 columns of which
+// one, two, four or all in a row have the same scale.
 // Every weight is exactly what the file means: a K format's scale, a small integer times an fp16, stays in two parts.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 
 #include "kernels.h"
@@ -12,8 +17,8 @@
 namespace lightwell {
 namespace {
 
-// One row of a group: a weight is scale[c / 16] * value[c] + minimum; where scales are nested, these are int8 and still to
-// be multiplied.
+// One row of a group: a weight is scale[c / 16] * value[c] + minimum; where scales are nested, these are int8 and still
+// to be multiplied.
 struct Group {
   int8_t value[kGroup];
   float scale[2];
@@ -124,14 +129,66 @@ void read_q6_k(const uint8_t* row, int64_t g, Group& group) {
   group.set_multipliers(half_at(block + 208), 0);
 }
 
+// The 16 values of IQ4_NL, and twice those of MXFP4 (halves of 0, 1, 2, 3, 4, 6, 8 and 12, then the same below zero).
+constexpr int8_t kIq4Values[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kMxfp4Values[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+void look_up(const int8_t (&values)[16], Group& group) {
+  for (int8_t& value : group.value) value = values[value];
+}
+
+void read_iq4_nl(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 18;
+  read_nibbles(block + 2, group);
+  look_up(kIq4Values, group);
+  group.set(half_at(block), 0);
+}
+
+// The scale is a power of two, 2^(byte - 127), and must be one that fp16 has; where all values are 0 it says nothing.
+void read_mxfp4(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 17;
+  read_nibbles(block + 1, group);
+  look_up(kMxfp4Values, group);
+  const int exponent = block[0] - 128;
+  const bool zero = std::all_of(std::begin(group.value), std::end(group.value), [](int8_t x) { return x == 0; });
+  if (!zero && (exponent < -24 || exponent > 15))
+    throw std::invalid_argument("a block has the exponent " + std::to_string(block[0]) +
+                                "; those from 104 to 143 are supported");
+  group.set(zero ? 0.0f : std::ldexp(1.0f, exponent), 0);
+}
+
+float float_at(const uint8_t* p) {
+  float value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+// INT4_*: scale * (value - zero), a float, a byte and 16 bytes of nibbles.
+void read_int4(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 21;
+  read_nibbles(block + 5, group);
+  group.set(1, block[4]);
+  group.set_multipliers(float_at(block), -float_at(block));
+}
+
+// INT8_*: scale * value, a float and 32 signed bytes.
+void read_int8(const uint8_t* row, int64_t g, Group& group) {
+  const uint8_t* block = row + g * 36;
+  std::memcpy(group.value, block + 4, kGroup);
+  group.set(1, 0);
+  group.set_multipliers(float_at(block), 0);
+}
+
 using Read = void (*)(const uint8_t* row, int64_t group, Group& out);
+
+constexpr int64_t kWholeRow = -1;
 
 struct Format {
   const char* name;
   int64_t block_columns, block_bytes;
   Form form;
   bool has_minimum;
-  int64_t span;  // groups under the same multipliers, 0 where scales are not nested
+  int64_t span;  // groups under the same multipliers: kWholeRow for all, 0 where scales are not nested
   Read read;     // null for plain formats
 };
 
@@ -142,6 +199,16 @@ constexpr Format kFormats[] = {
     {"Q5_1", 32, 24, Form::W8, true, 0, read_q5_1},   {"Q8_0", 32, 34, Form::W8, false, 0, read_q8_0},
     {"Q4_K", 256, 144, Form::W4, true, 8, read_q4_k}, {"Q5_K", 256, 176, Form::W8, true, 8, read_q5_k},
     {"Q6_K", 256, 210, Form::W8H, false, 8, read_q6_k},
+    {"IQ4_NL", 32, 18, Form::W8, false, 0, read_iq4_nl},
+    {"MXFP4", 32, 17, Form::W8, false, 0, read_mxfp4},
+    {"INT4_32", 32, 21, Form::W4, true, 1, read_int4},
+    {"INT4_64", 32, 21, Form::W4, true, 2, read_int4},
+    {"INT4_128", 32, 21, Form::W4, true, 4, read_int4},
+    {"INT4_ROW", 32, 21, Form::W4, true, kWholeRow, read_int4},
+    {"INT8_32", 32, 36, Form::W8, false, 1, read_int8},
+    {"INT8_64", 32, 36, Form::W8, false, 2, read_int8},
+    {"INT8_128", 32, 36, Form::W8, false, 4, read_int8},
+    {"INT8_ROW", 32, 36, Form::W8, false, kWholeRow, read_int8},
 };
 
 const Format* find_format(const char* name) {
@@ -232,8 +299,9 @@ bool packed_layout(const char* format, int64_t rows, int64_t columns, Matrix* la
   const Format* known = find_format(format);
   if (!known) return false;
   const int64_t tiles = (rows + kTile - 1) / kTile, groups = (columns + kGroup - 1) / kGroup;
-  *layout = {known->form, known->has_minimum, known->span, rows, columns, tiles, groups, 0, nullptr};
-  const int64_t bytes = group_offset(*layout, groups - 1) + group_bytes(known->form, known->has_minimum, known->span > 0);
+  const int64_t span = known->span == kWholeRow ? groups : known->span;
+  *layout = {known->form, known->has_minimum, span, rows, columns, tiles, groups, 0, nullptr};
+  const int64_t bytes = group_offset(*layout, groups - 1) + group_bytes(known->form, known->has_minimum, span > 0);
   layout->tile_bytes = (bytes + 63) / 64 * 64;
   return true;
 }

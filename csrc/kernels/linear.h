@@ -43,7 +43,8 @@ static void linear_int8(const Matrix& w, int64_t tile_begin, int64_t tile_end, c
   if (w.form == Form::W8H) multiply_int8<Form::W8H, false, true>(w, tile_begin, tile_end, a, rows, target);
   else if (four_bit && nested) multiply_int8<Form::W4, true, true>(w, tile_begin, tile_end, a, rows, target);
   else if (four_bit) multiply_int8<Form::W4, true, false>(w, tile_begin, tile_end, a, rows, target);
-  else if (nested) multiply_int8<Form::W8, true, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (w.has_minimum && nested) multiply_int8<Form::W8, true, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (nested) multiply_int8<Form::W8, false, true>(w, tile_begin, tile_end, a, rows, target);
   else if (w.has_minimum) multiply_int8<Form::W8, true, false>(w, tile_begin, tile_end, a, rows, target);
   else multiply_int8<Form::W8, false, false>(w, tile_begin, tile_end, a, rows, target);
 }

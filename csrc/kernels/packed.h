@@ -5,12 +5,12 @@
 //             W4: 4 x 64 bytes; the low nibbles of part j are chunk 2j, the high nibbles chunk 2j + 1.
 //   scales    16 fp16, one a row
 //   minimums  16 fp16, where there are minimums
-// and a weight is scale * value + minimum. Nested scales and minimums are int8 instead (W8H: 16 scales for columns 0..15,
-// then 16 for columns 16..31), and before each span of groups lie
+// and a weight is scale * value + minimum. Nested scales and minimums are int8 instead (W8H: 16 scales for columns
+// 0..15, then 16 for columns 16..31), and before each span of groups lie
 //   multipliers  16 floats for the scales, then, where there are minimums, 16 for those.
-// So what a K format stores as a product of a small integer and an fp16 is kept exactly, in fewer bytes. Values are
-// 0..15 in W4, 0..31 in W8 with minimums, any signed byte in W8 without, and -32..31 in W8H: sums of products in int16
-// lanes rely on it.
+// So what a K format stores as a product of a small integer and an fp16 is kept exactly, in fewer bytes.
+// Values are 0..15 in W4, 0..31 in W8 with minimums, any signed byte in W8 without, and -32..31 in W8H: sums of
+// products in int16 lanes rely on it.
 // A plain group is 32 columns of 16 elements, one a row.
 #pragma once
 
@@ -44,9 +44,9 @@ static constexpr int64_t scale_parts(Form form) { return is_plain(form) ? 0 : fo
 // Bytes of a row of 16 scales or minimums.
 static constexpr int64_t scale_bytes(bool nested) { return nested ? kTile : kTile * 2; }
 
-// A multiple of 32, as vector loads like it: that is why W8 without minimums is never nested, and W8H always.
+// A multiple of 32, as vector loads like it.
 static constexpr int64_t group_bytes(Form form, bool has_minimum, bool nested) {
-  return weight_bytes(form) + (scale_parts(form) + has_minimum) * scale_bytes(nested);
+  return (weight_bytes(form) + (scale_parts(form) + has_minimum) * scale_bytes(nested) + 31) / 32 * 32;
 }
 
 static constexpr int64_t multiplier_bytes(bool has_minimum) { return (1 + has_minimum) * kFloatBytes; }

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 _native = pytest.importorskip("lightwell.runtimes.cpu._native", reason="the native runtime is not built")
 
 ISAS = _native.available_isas()
+RUNS = {"32": 1, "64": 2, "128": 4, "ROW": 16}  # groups of a row of 512 columns that share a scale
 PLAIN = {"F32": "F32", "F16": "F16", "BF16": "BF16"}  # format to the form it is packed in
 QUANTIZED = {
     "Q4_0": "W4",
@@ -20,26 +21,70 @@ QUANTIZED = {
     "Q5_K": "W8",
     "Q8_0": "W8",
     "Q6_K": "W8H",
+    "IQ4_NL": "W8",
+    "MXFP4": "W8",
+    **{f"INT4_{run}": "W4" for run in RUNS},
+    **{f"INT8_{run}": "W8" for run in RUNS},
 }
 FORMS = PLAIN | QUANTIZED
 # Where each block of a K format has fp16 numbers that random bytes must not turn into huge or no numbers.
-HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,)}
 GROUP, TILE = 32, 16
 
 
 def block_columns(name: str) -> int:
-    return gguf.GGML_QUANT_SIZES[Type[name]][0]
+    return GROUP if name.startswith("INT") else gguf.GGML_QUANT_SIZES[Type[name]][0]
 
 
 def random_source(name: str, rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
     """Tensor data as files have it: one row of bytes a matrix row."""
+    if name.startswith("INT"):
+        return random_integers(name, rows, columns, rng)
+    if name == "MXFP4":
+        return random_mxfp4(rows, columns, rng)
     if name not in HALVES:
         return gguf.quantize(rng.normal(size=(rows, columns)).astype(np.float32), Type[name]).view(np.uint8)
-    blocks = rng.integers(0, 256, (rows, columns // 256, gguf.GGML_QUANT_SIZES[Type[name]][1]), dtype=np.uint8)
+    blocks_of_row, block_bytes = columns // block_columns(name), gguf.GGML_QUANT_SIZES[Type[name]][1]
+    blocks = rng.integers(0, 256, (rows, blocks_of_row, block_bytes), dtype=np.uint8)
     for offset in HALVES[name]:
-        halves = rng.uniform(-0.01, 0.01, (rows, columns // 256)).astype(np.float16)
+        halves = rng.uniform(-0.01, 0.01, (rows, blocks_of_row)).astype(np.float16)
         blocks[:, :, offset : offset + 2] = halves[..., None].view(np.uint8)
     return blocks.reshape(rows, -1)
+
+
+def random_integers(name: str, rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+    """INT4 or INT8 blocks; those of a run have the same scale, which needs all of float32's bits, and zero point."""
+    block_bytes = {"INT4": 21, "INT8": 36}[name[:4]]
+    blocks = rng.integers(0, 256, (rows, columns // GROUP, block_bytes), dtype=np.uint8)
+    heads = np.zeros((rows, columns // GROUP, 5), np.uint8)
+    heads[:, :, :4] = rng.normal(size=heads.shape[:2]).astype(np.float32)[..., None].view(np.uint8)
+    heads[:, :, 4] = rng.integers(0, 17, heads.shape[:2])
+    run = blocks.shape[1] if name.endswith("ROW") else RUNS[name[5:]]
+    first_of_run = np.arange(blocks.shape[1]) // run * run
+    kept = 5 if name.startswith("INT4") else 4
+    blocks[:, :, :kept] = heads[:, first_of_run, :kept]
+    return blocks.reshape(rows, -1)
+
+
+def random_mxfp4(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+    """All exponents that are supported, and blocks of zeros whose exponent says nothing."""
+    blocks = rng.integers(0, 256, (rows, columns // GROUP, 17), dtype=np.uint8)
+    blocks[:, :, 0] = rng.integers(104, 144, blocks.shape[:2])
+    blocks[:, ::5] = rng.integers(0, 256, (rows, len(range(0, columns // GROUP, 5)), 1))
+    blocks[:, ::5, 1:] = 0
+    return blocks.reshape(rows, -1)
+
+
+def values_of(name: str, source: np.ndarray, columns: int) -> np.ndarray:
+    """The weights, as the gguf package or, for our own formats, their definition has them."""
+    if not name.startswith("INT"):
+        return gguf.dequantize(source.reshape(-1), Type[name]).reshape(-1, columns).astype(np.float32)
+    blocks = source.reshape(len(source), columns // GROUP, -1)
+    scales = np.ascontiguousarray(blocks[:, :, :4]).view(np.float32).astype(np.float64)
+    if name.startswith("INT8"):
+        return (scales * np.ascontiguousarray(blocks[:, :, 4:]).view(np.int8)).reshape(-1, columns)
+    values = np.concatenate([blocks[:, :, 5:] & 15, blocks[:, :, 5:] >> 4], axis=-1).astype(np.float64)
+    return (scales * (values - blocks[:, :, 4:5])).reshape(-1, columns)
 
 
 def pack(name: str, source: np.ndarray, columns: int):
@@ -49,8 +94,7 @@ def pack(name: str, source: np.ndarray, columns: int):
 def matrix(name: str, rows: int, columns: int, rng: np.random.Generator):
     """A packed random matrix and its weights as floats."""
     source = random_source(name, rows, columns, rng)
-    weights = gguf.dequantize(source.reshape(-1), Type[name]).reshape(rows, columns)
-    return pack(name, source, columns), weights.astype(np.float32)
+    return pack(name, source, columns), values_of(name, source, columns)
 
 
 def activations(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
@@ -82,9 +126,11 @@ def assert_product(got: np.ndarray, x: np.ndarray, weights: np.ndarray) -> None:
 def test_layout(name):
     packed, _ = matrix(name, 33, 512, np.random.default_rng(1))
     group_bytes = {"W4": 256 + 64, "W8": 512 + 64, "W8H": 512 + 32, "BF16": 1024, "F16": 1024, "F32": 2048}[FORMS[name]]
-    if name == "Q8_0":
-        group_bytes = 512 + 32  # it has no minimums
-    if name in HALVES:  # small scales in a byte each, and 16 floats for each fp16 of the block
+    if QUANTIZED.get(name) == "W8" and name not in ("Q5_0", "Q5_1", "Q5_K"):
+        group_bytes = 512 + 32  # no minimums
+    if name[:3] == "INT":  # zero points in a byte each, and floats for each run, of scales and for zero points
+        group_bytes = 256 + 32 + 128 // RUNS[name[5:]] if name[:4] == "INT4" else 512 + 32 + 64 // RUNS[name[5:]]
+    if name.endswith("_K"):  # small scales in a byte each, and 16 floats for each fp16 of the block
         group_bytes += {"W4": -32, "W8": -32, "W8H": 0}[FORMS[name]] + len(HALVES[name]) * 64 // 8
     assert (packed.rows, packed.columns, packed.form) == (33, 512, FORMS[name])
     assert packed.nbytes == 3 * (512 // GROUP) * group_bytes
@@ -95,14 +141,17 @@ def test_layout(name):
 def test_rows_read_back(name, isa):
     columns = 45 if name in PLAIN else 512
     packed, weights = matrix(name, 19, columns, np.random.default_rng(2))
-    np.testing.assert_array_equal(unpacked(packed, isa), weights)
+    if name.startswith("INT4"):  # a full float32 times a zero point is rounded once
+        np.testing.assert_allclose(unpacked(packed, isa), weights, rtol=0, atol=2**-23 * np.abs(weights).max())
+    else:
+        np.testing.assert_array_equal(unpacked(packed, isa), weights.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", HALVES)
 def test_subnormal_scales_are_exact(name):
     rng = np.random.default_rng(3)
     source = random_source(name, 2, 512, rng)
-    blocks = source.reshape(2, 2, -1)
+    blocks = source.reshape(2, 512 // block_columns(name), -1)
     for offset in HALVES[name]:
         blocks[:, :, offset : offset + 2] = np.array([5e-7], np.float16).view(np.uint8)
     weights = gguf.dequantize(source.reshape(-1), Type[name]).reshape(2, 512)
@@ -135,6 +184,18 @@ def test_float_product(name, isa, rows, columns, m, seed):
     assert_product(_native.linear_float(packed, x, isa), x, weights)
 
 
+def set_scales_to_a_quarter(name: str, blocks: np.ndarray) -> None:
+    if name.startswith("INT"):
+        blocks[:, :, :4] = np.array([0.25], np.float32).view(np.uint8)
+        if name.startswith("INT4"):
+            blocks[:, :, 4] = 0
+    elif name == "MXFP4":
+        blocks[:, :, 0] = 125
+    else:
+        for offset in HALVES.get(name, (0, 2) if name in ("Q4_1", "Q5_1") else (0,)):
+            blocks[:, :, offset : offset + 2] = np.array([0.25], np.float16).view(np.uint8)
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_extreme_values_do_not_overflow(name, isa):
@@ -142,11 +203,11 @@ def test_extreme_values_do_not_overflow(name, isa):
     source = np.full_like(random_source(name, 2, 512, np.random.default_rng(4)), 255)
     source[1] = 0
     blocks = source.reshape(2, 512 // block_columns(name), -1)
-    for offset in HALVES.get(name, (0, 2) if name in ("Q4_1", "Q5_1") else (0,)):
-        blocks[:, :, offset : offset + 2] = np.array([0.25], np.float16).view(np.uint8)
-    if name == "Q8_0":
-        blocks[0, :, 2:] = 128  # -128
-        blocks[1, :, 2:] = 127
+    set_scales_to_a_quarter(name, blocks)
+    if name in ("Q8_0", "INT8_32"):
+        values = blocks[:, :, 2 if name == "Q8_0" else 4 :]
+        values[0] = 128  # -128
+        values[1] = 127
     packed = pack(name, source, 512)
     x = np.stack([np.ones(512), -np.ones(512), np.where(np.arange(512) % 2, 1, -1)]).astype(np.float32)
     assert_product(_native.linear_int8(packed, x, isa), quantized(x), unpacked(packed))
@@ -204,6 +265,13 @@ def test_read_only_data_is_packed():
 def test_bad_matrices_are_refused(size, name, rows, columns, complaint):
     with pytest.raises(ValueError, match=complaint):
         _native.PackedMatrix(np.zeros(size, np.uint8), name, rows, columns)
+
+
+@pytest.mark.parametrize("exponent", [103, 144])
+def test_powers_of_two_beyond_half_precision_are_refused(exponent):
+    block = np.full(17, exponent, np.uint8)
+    with pytest.raises(ValueError, match=f"exponent {exponent}; those from 104 to 143 are supported"):
+        _native.PackedMatrix(block, "MXFP4", 1, 32)
 
 
 def test_other_arrays_are_not_converted():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lightwell.checkpoints.mapping import MappedFile, map_file
-from lightwell.checkpoints.tensor import Format, Tensor
+from lightwell.checkpoints.tensor import INTEGERS, Format, Tensor
 from lightwell.errors import CheckpointError
 from lightwell.units import Bytes
 
@@ -47,6 +47,7 @@ _TYPE_NAMES = """
     IQ4_NL_4_8 IQ4_NL_8_8 MXFP4
 """
 _TENSOR_TYPES = _TYPE_NAMES.split()
+_SUPPORTED = [format.name for format in Format if format.name in _TENSOR_TYPES and format not in INTEGERS]
 
 
 @dataclass(frozen=True)
@@ -241,8 +242,8 @@ def _read_tensor_entry(cursor: _Cursor) -> _Entry:
 
 def _format(cursor: _Cursor, tensor_type: int, what: str) -> Format:
     name = _TENSOR_TYPES[tensor_type] if tensor_type < len(_TENSOR_TYPES) else f"unknown type {tensor_type}"
-    if name not in Format.__members__:
-        raise cursor.fault(f"{what} is stored as {name}, which is not supported; supported are {', '.join(Format)}")
+    if name not in _SUPPORTED:
+        raise cursor.fault(f"{what} is stored as {name}, which is not supported; supported are {', '.join(_SUPPORTED)}")
     return Format[name]
 
 

@@ -1,7 +1,8 @@
 """Stored formats to float32: the exact meaning of every format, in NumPy.
 
-The layouts are ggml's (block_q4_0 ... block_q6_K in ggml-common.h). The runtimes have their own kernels; this is what
-they are held to. A group of a legacy format is 32 values; a group of a K format is 256 values in sub-groups.
+The layouts are ggml's (block_q4_0 ... block_mxfp4 in ggml-common.h), and our own INT4_* and INT8_* (tensor.py). The
+runtimes have their own kernels; this is what they are held to. A group of a legacy format is 32 values; a group of a K
+format is 256 values in sub-groups.
 """
 
 from collections.abc import Callable
@@ -108,6 +109,29 @@ def _q6_k(groups: Groups) -> Floats:
     return (_halves(groups, 208) * scales)[:, :, None] * quants.astype(np.float32)
 
 
+_IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_MXFP4_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def _iq4_nl(groups: Groups) -> Floats:
+    return _halves(groups, 0) * _IQ4_VALUES[_nibbles(groups[:, 2:])]
+
+
+def _mxfp4(groups: Groups) -> Floats:
+    """E2M1 values under a power of two (OCP Microscaling Formats 1.0)."""
+    return np.ldexp(_MXFP4_VALUES[_nibbles(groups[:, 1:])], groups[:, :1].astype(np.int32) - 127)
+
+
+def _int4(groups: Groups) -> Floats:
+    quants = _nibbles(groups[:, 5:]).astype(np.float32) - groups[:, 4:5].astype(np.float32)
+    return np.ascontiguousarray(groups[:, :4]).view("<f4") * quants
+
+
+def _int8(groups: Groups) -> Floats:
+    values = np.ascontiguousarray(groups[:, 4:]).view(np.int8).astype(np.float32)
+    return np.ascontiguousarray(groups[:, :4]).view("<f4") * values
+
+
 _DECODERS: dict[Format, Callable[[Groups], Floats]] = {
     Format.F32: _f32,
     Format.F16: _f16,
@@ -120,4 +144,14 @@ _DECODERS: dict[Format, Callable[[Groups], Floats]] = {
     Format.Q4_K: _q4_k,
     Format.Q5_K: _q5_k,
     Format.Q6_K: _q6_k,
+    Format.IQ4_NL: _iq4_nl,
+    Format.MXFP4: _mxfp4,
+    Format.INT4_32: _int4,
+    Format.INT4_64: _int4,
+    Format.INT4_128: _int4,
+    Format.INT4_ROW: _int4,
+    Format.INT8_32: _int8,
+    Format.INT8_64: _int8,
+    Format.INT8_128: _int8,
+    Format.INT8_ROW: _int8,
 }

@@ -14,13 +14,13 @@ import numpy as np
 
 from lightwell.checkpoints.json_files import parse_json, read_json
 from lightwell.checkpoints.mapping import MappedFile, map_file
-from lightwell.checkpoints.tensor import Format, Tensor
+from lightwell.checkpoints.tensor import INTEGERS, Format, Tensor
 from lightwell.errors import CheckpointError
 from lightwell.units import Bytes
 
 _LENGTH_BYTES: Bytes = 8
 _MAX_HEADER: Bytes = 100_000_000  # the library's own limit
-_FORMATS = {"F32": Format.F32, "F16": Format.F16, "BF16": Format.BF16}
+_FORMATS = {format.name: format for format in (Format.F32, Format.F16, Format.BF16, *INTEGERS)}
 
 
 @dataclass(frozen=True)

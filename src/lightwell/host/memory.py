@@ -62,7 +62,7 @@ def plan_kv(
     ``asked`` is the size that the user named, None for the default. Raises StartupError where the model and its
     cache do not fit into memory, or the cache would hold less than one block.
     """
-    weights = sum(tensor.data.nbytes for tensor in checkpoint.tensors.values())
+    weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     left = (available_bytes() if available is None else available) - weights - _PROCESS_BYTES
     block = checkpoint.spec.kv_bytes_per_token() * BLOCK_TOKENS
     wanted = asked
