@@ -397,7 +397,7 @@ CONFIG_FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"num_hidden_layers": 10**9}, "key 'num_hidden_layers' is 1000000000, but there are"),
     ("llama", {"intermediate_size": 12}, "'model.layers.0.mlp.gate_proj.weight' has the shape (16, 8) instead of"),
     ("llama", {"hidden_act": "relu"}, "'hidden_act' is 'relu': supported are silu"),
-    ("llama", {"quantization_config": {"bits": 4}}, "'quantization_config' is set"),
+    ("llama", {"quantization_config": {"bits": 4}}, "'quantization_config.quant_method' is missing"),
     ("llama", {"attention_bias": True}, "has no tensor for layers.0.q.bias"),
     ("llama", {"tie_word_embeddings": False}, "has no tensor for head.weight"),
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),

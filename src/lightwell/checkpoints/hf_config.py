@@ -46,7 +46,6 @@ _PHI3_ORIGINAL_CONTEXT: Tokens = 4096
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
 # Fields that change the arithmetic or the tensors, and the architectures that know them: others refuse them.
 _REFUSED: dict[str, tuple[str, ...]] = {
-    "quantization_config": (),
     "attn_logit_softcapping": _GEMMA,
     "final_logit_softcapping": _GEMMA,
     "use_bidirectional_attention": (),

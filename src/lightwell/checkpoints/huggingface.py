@@ -12,6 +12,7 @@ from lightwell.checkpoints.fields import Fields
 from lightwell.checkpoints.fused import split_fused
 from lightwell.checkpoints.gpt_oss import unstack
 from lightwell.checkpoints.hf_config import read_architecture, read_spec, required_biases
+from lightwell.checkpoints.hf_quantized import join_quantized
 from lightwell.checkpoints.json_files import read_json, read_text
 from lightwell.checkpoints.layout import check_layout, layer_count, rename
 from lightwell.checkpoints.quantized import dequantize
@@ -67,7 +68,8 @@ def open_huggingface(folder: Path) -> Checkpoint:
     config = Fields(folder / "config.json", read_json(folder / "config.json"))
     architecture = read_architecture(config)
     stored, maps = read_folder(folder)
-    weights = {name: tensor for name, tensor in stored.items() if not name.endswith(_COMPUTED)}
+    kept = {name: tensor for name, tensor in stored.items() if not name.endswith(_COMPUTED)}
+    weights = join_quantized(config, kept)
     if architecture == "gpt-oss":
         weights = unstack(weights)
     gemma = architecture.startswith("gemma")
