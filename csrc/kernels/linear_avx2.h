@@ -138,6 +138,7 @@ LIGHTWELL_LINEAR void dot_tile(const uint8_t* weights, int part, const int8_t* a
         const __m256i wide = _mm256_madd_epi16(words[r].half[h], _mm256_set1_epi16(1));
         __m256i& total = sum[r].half[h];
         total = begin == 0 ? wide : _mm256_add_epi32(total, wide);
+        if (begin > 0) pin(total);
       }
   }
 }
