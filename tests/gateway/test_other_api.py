@@ -20,7 +20,21 @@ async def test_models_are_listed_with_their_window(client):
     assert [model["id"] for model in models["data"]] == ["tiny", "alias"]
     assert {model["max_model_len"] for model in models["data"]} == {512}
     assert (await client.get("/v1/models/alias")).json() == models["data"][1]
+    assert models["data"][0]["meta"] == {
+        "chat": True,
+        "weight_bytes": 1000,
+        "workspace_bytes": 0,
+        "kv_bytes": 0,
+        "kv_blocks": 1000,
+        "block_tokens": 32,
+        "details": {"isa": "portable"},
+    }
     assert error(await client.get("/v1/models/org/other"), 404)["code"] == "model_not_found"
+
+
+async def test_a_model_without_a_template_says_that_it_has_no_chat():
+    async with make_client(make_gateway(FakeEngine(), chat=False)) as client:
+        assert (await client.get("/v1/models/tiny")).json()["meta"]["chat"] is False
 
 
 async def test_a_model_named_with_a_slash_can_be_asked_for(gateway):
@@ -197,9 +211,8 @@ async def test_other_origins_are_not_let_in(client):
     assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
-async def test_version_root_and_metrics(client, engine):
+async def test_version_and_metrics(client, engine):
     assert set((await client.get("/version")).json()) == {"version"}
-    assert (await client.get("/")).json()["models"] == ["tiny", "alias"]
     await chat(client)
     metrics = await client.get("/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=")

@@ -21,7 +21,8 @@ def model_routes(gateway: Gateway) -> list[Route]:
 
 
 def _model(gateway: Gateway, name: str) -> dict[str, Any]:
-    """``max_model_len``, ``root`` and ``parent`` are vLLM's; clients read the first."""
+    """``max_model_len``, ``root`` and ``parent`` are vLLM's; clients read the first. ``meta`` is llama.cpp's place for
+    facts of the loaded model; in ours is what the server printed at its start."""
     window, _ = gateway.window()
     return {
         "id": name,
@@ -31,4 +32,18 @@ def _model(gateway: Gateway, name: str) -> dict[str, Any]:
         "root": gateway.model_names[0],
         "parent": None,
         "max_model_len": window,
+        "meta": _meta(gateway),
+    }
+
+
+def _meta(gateway: Gateway) -> dict[str, Any]:
+    hello = gateway.engine.hello
+    return {
+        "chat": gateway.template is not None,
+        "weight_bytes": hello.weight_bytes,
+        "workspace_bytes": hello.workspace_bytes,
+        "kv_bytes": hello.kv_bytes,
+        "kv_blocks": hello.kv_blocks,
+        "block_tokens": hello.block_tokens,
+        "details": hello.details,
     }
