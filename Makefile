@@ -5,15 +5,17 @@ MODEL ?= smollm2
 PORT ?= 8000
 BIN := $(VENV)/bin
 
-.PHONY: setup dev oracle serve test test-fast check format bench bench-peers bench-limits clean
+.PHONY: setup dev oracle serve test test-fast check format bench bench-peers bench-limits web check-web clean
 
 # The native code's sources decide when it is built again. Serving needs no development tools.
 setup: $(VENV)/.ready
 dev: $(VENV)/.ready-dev
 oracle: $(VENV)/.ready-oracle
 
-$(VENV)/.ready: pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/kernels/*.h)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready: pyproject.toml CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/kernels/*.h) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
@@ -59,5 +61,17 @@ bench-peers: setup
 bench-limits: setup
 	$(BIN)/python -m bench.peers limits $(BENCH_FLAGS)
 
+# Builds the page into the package, where it is committed: serving needs no Node, and neither does anything above.
+web: | $(BIN)/python
+	$(BIN)/python tools/npm.py ci
+	$(BIN)/python tools/npm.py run build
+
+# The page's types and markup, and that the committed files are what its sources build.
+check-web: | $(BIN)/python
+	$(BIN)/python tools/npm.py ci
+	$(BIN)/python tools/npm.py run check
+	$(BIN)/python tools/npm.py run build -- --outDir ../build/page
+	diff -r build/page src/lightwell/gateway/page
+
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist web/node_modules
