@@ -114,7 +114,8 @@ def startup_report(config: "ServeConfig", plan: "KVPlan", hello: "Hello", listen
         f"{plan.full_conversations:.1f} conversations of {hello.context_tokens} tokens",
         "workspace": format_bytes(hello.workspace_bytes),
         **hello.details,
-        "address": f"{address} (OpenAI API at {address}/v1)",
+        "page": f"{address}/",
+        "OpenAI API": f"{address}/v1",
     }
     width = max(map(len, rows))
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows.items())

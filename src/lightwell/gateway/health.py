@@ -26,23 +26,12 @@ def health_routes(gateway: Gateway) -> list[Route]:
     async def version(_: Request) -> Response:
         return json_response({"version": lightwell.__version__})
 
-    async def root(_: Request) -> Response:
-        return json_response(
-            {
-                "name": "lightwell",
-                "version": lightwell.__version__,
-                "models": gateway.model_names,
-                "api": "OpenAI-compatible; use the base URL of this server with /v1",
-            }
-        )
-
     return [
         Route("/health", ready),
         Route("/readyz", ready),
         Route("/livez", live),
         Route("/metrics", metrics),
         Route("/version", version),
-        Route("/", root),
     ]
 
 
