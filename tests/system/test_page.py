@@ -21,6 +21,7 @@ pytestmark = [
 ]
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 QUIET += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
+PATIENCE_MS = 20_000  # for one thing to come true; nothing waits for it to pass
 WIDTHS = (1440, 390)
 QUESTION = "Why is the sea salt?"
 WATCH_ANSWER = """() => {
@@ -32,6 +33,7 @@ WATCH_ANSWER = """() => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield chromium
@@ -66,7 +68,7 @@ def opened(browser: Browser, address: str, width: int = 1440, refused: int = 0) 
     complaints: list[str] = []
     hosts: set[str] = set()
     page = browser.new_page(viewport={"width": width, "height": 844})
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(PATIENCE_MS)
     page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
