@@ -4,9 +4,7 @@ Starts with and without the pack cache take turns, so that what the machine does
 """
 
 import http.client
-import json
-import socket
-import statistics
+import json as json_text
 import subprocess
 import sys
 import tempfile
@@ -14,16 +12,18 @@ import time
 from pathlib import Path
 
 from lightwell.checkpoints.catalog import pull
+from lightwell.cli.bench_report import Runs, as_json, show
+from lightwell.cli.bench_serve import free_port
 from lightwell.errors import StartupError
 from lightwell.units import Seconds
 
 _DEADLINE: Seconds = 120.0
 _RETRY: Seconds = 0.005
-_BODY = json.dumps({"model": "model", "prompt": "Hello", "max_tokens": 1, "temperature": 0, "stream": True})
+_BODY = json_text.dumps({"model": "model", "prompt": "Hello", "max_tokens": 1, "temperature": 0, "stream": True})
 
 
-def bench_start(model: str, repeat: int, threads: int | None) -> None:
-    """Print the median and the range of ``repeat`` starts of each kind."""
+def bench_start(model: str, repeat: int, threads: int | None, json: bool) -> None:
+    """Print ``repeat`` starts of each kind."""
     path = pull(model)
     kinds: dict[str, list[Seconds]] = {"--pack-cache": [], "--no-pack-cache": []}
     start(path, "--pack-cache", threads)  # fills the cache, and the system's with the files
@@ -31,14 +31,16 @@ def bench_start(model: str, repeat: int, threads: int | None) -> None:
         for flag, times in kinds.items():
             times.append(start(path, flag, threads))
     for name, times in zip(("warm", "none"), kinds.values(), strict=True):
-        print(f"start to first token, pack cache {name}: {_summary(times)}")
+        runs = Runs(tuple(times))
+        if json:
+            print(as_json("start", runs, "s", pack_cache=name))
+        else:
+            print(show(f"start to first token, pack cache {name}", runs, "s", digits=2))
 
 
 def start(path: Path, flag: str, threads: int | None) -> Seconds:
     """Start a server, ask it for one token, and stop it. Raises StartupError where it ends before."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "lightwell", "serve", str(path), "--port", str(port), flag]
     command += ["--served-model-name", "model", *(["--threads", str(threads)] if threads else [])]
     with tempfile.TemporaryFile() as said:
@@ -67,7 +69,3 @@ def _first_token(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _summary(times: list[Seconds]) -> str:
-    return f"{statistics.median(times):.2f} s (from {min(times):.2f} to {max(times):.2f}, {len(times)} starts)"

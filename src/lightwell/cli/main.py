@@ -192,11 +192,12 @@ def bench_start(
     model: Model,
     repeat: Repeat = 5,
     threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Seconds from the start of a server's process to its first token, with and without the pack cache."""
     from lightwell.cli.bench_start import bench_start as command
 
-    command(model, repeat, threads)
+    command(model, repeat, threads, json)
 
 
 def main() -> None:
