@@ -150,6 +150,7 @@ void bind_linear(nb::class_<Plan>& plan) {
 }
 
 void bind_running(nb::class_<Plan>& plan) {
+  plan.def("pin", &Plan::pin, "cpus"_a);
   plan.def("allocate", &Plan::allocate, "blocks"_a)
       .def_prop_ro("kv_bytes_per_block", &Plan::kv_bytes_per_block)
       .def("workspace_bytes", &Plan::workspace_bytes, "tokens"_a, "logit_rows"_a, "context"_a)

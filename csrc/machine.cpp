@@ -1,13 +1,12 @@
 #include "machine.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
 #include <stdexcept>
 
+#include "affinity.h"
 #include "isa.h"
 #include "pool.h"
 #include "weight_memory.h"
@@ -29,26 +28,6 @@ constexpr int64_t kStreams = 8;            // places that a thread reads from in
 constexpr int64_t kLeastBytes = 64 << 10;  // for a thread
 constexpr int64_t kSteps = 1 << 16;        // of arithmetic in one pass
 
-// The calling thread's CPUs, given back at the end.
-class Affinity {
- public:
-#if defined(__linux__)
-  Affinity() { sched_getaffinity(0, sizeof saved_, &saved_); }
-  ~Affinity() { sched_setaffinity(0, sizeof saved_, &saved_); }
-  static void pin(int cpu) {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    sched_setaffinity(0, sizeof one, &one);
-  }
-
- private:
-  cpu_set_t saved_;
-#else
-  static void pin(int) {}  // no such call there
-#endif
-};
-
 using Pass = std::function<void(int thread)>;
 
 double seconds_of(Pool& pool, int64_t passes, const Pass& pass) {
@@ -62,10 +41,10 @@ double seconds_of(Pool& pool, int64_t passes, const Pass& pass) {
 // `amount` is what all threads together do in one pass. The first pass is not counted: it wakes caches and clocks.
 std::vector<double> rates(const std::vector<int>& cpus, int runs, double amount, const Pass& prepare, const Pass& pass) {
   if (cpus.empty()) throw std::invalid_argument("name at least one CPU to measure on");
-  const Affinity saved;
+  [[maybe_unused]] const SavedAffinity saved;
   Pool pool(static_cast<int>(cpus.size()));
   pool.run([&](int thread) {
-    Affinity::pin(cpus[thread]);
+    pin_thread(cpus[thread]);
     prepare(thread);
   });
   const double once = seconds_of(pool, 1, pass);

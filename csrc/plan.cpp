@@ -1,9 +1,11 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
 
+#include "affinity.h"
 #include "float_mode.h"
 
 namespace lightwell {
@@ -258,6 +260,15 @@ void Plan::run(int thread) {
     phase.op->seconds += seconds(now - start);
     start = now;
   }
+}
+
+bool Plan::pin(const std::vector<int>& cpus) {
+  require(static_cast<int>(cpus.size()) == work_.threads, "name one CPU for each thread");
+  std::atomic<bool> pinned{true};
+  pool_.run([&](int thread) {
+    if (!pin_thread(cpus[thread])) pinned = false;
+  });
+  return pinned;
 }
 
 std::map<std::string, double> Plan::profile() const {

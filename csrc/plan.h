@@ -47,6 +47,9 @@ class Plan {
   const Rope& rope_of(int rope) const;
   int64_t vocab() const { return shape_.vocab; }
 
+  // Keeps thread i of the pool on cpus[i]; the caller, who then should run all steps, is thread 0. False where the system
+  // refuses. Throws std::invalid_argument where there is not one CPU for each thread.
+  bool pin(const std::vector<int>& cpus);
   void allocate(int64_t blocks) { work_.cache.allocate(blocks); }
   int64_t kv_bytes_per_block() const { return work_.cache.bytes_per_block(); }
   // For steps of this many tokens and logit rows, in contexts of this many tokens.

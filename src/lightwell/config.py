@@ -34,6 +34,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     # A size such as 2GiB; "auto" (None here) lets the server choose.
     kv_cache_memory: Annotated[Bytes, Meta(ge=1)] | None = None
     threads: Annotated[int, Meta(ge=1)] | None = None  # by default the physical cores
+    pin_threads: bool = False  # keep each on a physical core of its own
     enable_prefix_caching: bool = True
     watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.02  # share of KV blocks kept free when a request is admitted
     pack_cache: bool = True  # keep packed weights on disk for the next start

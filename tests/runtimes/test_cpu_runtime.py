@@ -1,5 +1,7 @@
 """The CPU runtime against the reference, and against itself: the same bits however the work is cut."""
 
+import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -448,6 +450,29 @@ def test_threads_respect_the_cpu_quota(
     monkeypatch.setattr(threads, "_OWN_GROUP", tmp_path / "own")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
     assert threads.default_threads() == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
+def test_pinned_threads_stay_on_cores_of_their_own() -> None:
+    cores = threads.core_cpus()
+    before = set(os.listdir("/proc/self/task"))
+    seen: list[set[int]] = []
+
+    def load() -> None:  # in a thread of its own, which is pinned too and ends with the test
+        runtime = CpuRuntime(threads=len(cores), pin_threads=True)
+        runtime.load(tiny_checkpoint())
+        tasks = set(os.listdir("/proc/self/task")) - before
+        seen.extend(os.sched_getaffinity(int(task)) for task in tasks)
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    loader.join()
+    assert sorted(cpu for cpus in seen if len(cpus) == 1 for cpu in cpus) == cores
+
+
+def test_more_pinned_threads_than_cores_are_refused() -> None:
+    with pytest.raises(StartupError, match="cannot be pinned to the"):
+        CpuRuntime(threads=len(threads.core_cpus()) + 1, pin_threads=True)
 
 
 # Real models

@@ -47,6 +47,7 @@ def serve(
         str | None, typer.Option(help="Such as 2GiB; by default two full conversations.")
     ] = None,
     threads: Threads = None,
+    pin_threads: Annotated[bool | None, typer.Option(help="Keep each on a core of its own; off by default.")] = None,
     enable_prefix_caching: Annotated[bool | None, typer.Option(help="Reuse computed prefixes; on by default.")] = None,
     watermark: Annotated[float | None, typer.Option(help="Share of blocks kept free at admission.")] = None,
     pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,

@@ -57,6 +57,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
             watermark=config.watermark,
             prefix_cache=config.enable_prefix_caching,
             pack_cache=config.pack_cache,
+            pin_threads=config.pin_threads,
         ),
         worker,
     )

@@ -30,6 +30,7 @@ def make_runtime(config: EngineConfig) -> Runtime:
         max_step_tokens=config.max_step_tokens,
         max_logit_rows=config.max_sequences,
         pack_cache=config.pack_cache,
+        pin_threads=config.pin_threads,
     )
 
 

@@ -28,6 +28,7 @@ class EngineConfig(msgspec.Struct, frozen=True, array_like=True, tag=True):
     watermark: float = 0.02
     prefix_cache: bool = True
     pack_cache: bool = True
+    pin_threads: bool = False
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):

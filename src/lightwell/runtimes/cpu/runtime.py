@@ -1,5 +1,6 @@
 """CpuRuntime: any model on the CPU's own instructions, one native call a step."""
 
+import logging
 import os
 from typing import Literal
 
@@ -14,19 +15,22 @@ from lightwell.runtimes.cpu import _native
 from lightwell.runtimes.cpu.fuse import Embed, Mix, Op, Score, fuse
 from lightwell.runtimes.cpu.lower import lower, products
 from lightwell.runtimes.cpu.record import record
-from lightwell.runtimes.cpu.threads import default_threads
+from lightwell.runtimes.cpu.threads import core_cpus, default_threads
 from lightwell.runtimes.cpu.weights import PackedWeights
 from lightwell.units import Seconds, Tokens
 
 MAX_THREADS = 1024
 ISA_VARIABLE = "LIGHTWELL_CPU_ISA"
 
+_log = logging.getLogger(__name__)
+
 
 class CpuRuntime:
     """``threads`` None: the physical cores that the process may use. ``activations`` float32 is for tests.
 
     ``max_step_tokens`` and ``max_logit_rows`` are what the reported workspace is for; larger steps run, in more.
-    ``pack_cache``: keep packed weights on disk for the next start (pack_cache.py).
+    ``pack_cache``: keep packed weights on disk for the next start (pack_cache.py). ``pin_threads``: each thread stays
+    on a physical core of its own; the one that loads is among them, and should run the steps.
     """
 
     def __init__(
@@ -36,12 +40,19 @@ class CpuRuntime:
         max_step_tokens: Tokens = 512,
         max_logit_rows: int = 64,
         pack_cache: bool = False,
+        pin_threads: bool = False,
     ) -> None:
         """Raises StartupError for threads out of range, or an instruction set in LIGHTWELL_CPU_ISA that is not here."""
         self._isa = chosen_isa()
         self._threads = default_threads() if threads is None else threads
         if not 1 <= self._threads <= MAX_THREADS:
             raise StartupError(f"The CPU runtime was asked for {threads} threads; it takes 1 to {MAX_THREADS}.")
+        self._pinned = core_cpus()[: self._threads] if pin_threads else []
+        if pin_threads and len(self._pinned) < self._threads:
+            raise StartupError(
+                f"{self._threads} threads cannot be pinned to the {len(self._pinned)} physical cores that this process "
+                "may use: ask for fewer, or do not pin them."
+            )
         self._activations, self._pack_cache = activations, pack_cache
         self._max_step_tokens, self._max_logit_rows = max_step_tokens, max_logit_rows
 
@@ -59,6 +70,8 @@ class CpuRuntime:
         self._plan = _native.Plan(
             self._isa, self._threads, spec.vocab, spec.layers, spec.heads, spec.kv_heads, spec.head_dim
         )
+        if self._pinned and not self._plan.pin(self._pinned):
+            _log.warning("the system does not let threads be pinned to CPUs; they run where it puts them")
         lower(ops, self._plan, weights, kv_head_columns=spec.heads // spec.kv_heads * spec.head_dim)
         checkpoint.release_pages()
         return MemoryReport(
@@ -69,7 +82,7 @@ class CpuRuntime:
             kv_bytes_per_block=self._plan.kv_bytes_per_block,
             details={
                 "instruction set": self._isa,
-                "threads": str(self._threads),
+                "threads": f"{self._threads}, pinned" if self._pinned else str(self._threads),
                 "activations": self._activations,
             },
         )
