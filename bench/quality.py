@@ -1,6 +1,6 @@
 """How close the CPU runtime's arithmetic comes to float32 on the same dequantized weights.
 
-    python bench/quality.py MODEL TEXT [--chunks 16] [--llama-logits FILE]
+    python bench/quality.py MODEL TEXT [--chunks 16] [--kv-cache-dtype f16|int8] [--llama-logits FILE]
 
 Reads TEXT in chunks of 512 tokens and compares the scores of the second half of each chunk with those of the NumPy
 reference: mean KL divergence, perplexity of both, and how often the likeliest token is the same. With
@@ -135,14 +135,16 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("text", type=Path)
     parser.add_argument("--chunks", type=int, default=16)
+    parser.add_argument("--kv-cache-dtype", choices=["f16", "int8"], default="f16")
     parser.add_argument("--llama-logits", type=Path)
     options = parser.parse_args()
 
     path = pull(options.model)
     checkpoint = open_checkpoint(path)
     vocab = checkpoint.spec.vocab
-    reference, ours = loaded(ReferenceRuntime(), path), loaded(CpuRuntime(), path)
-    exact = loaded(CpuRuntime(activations="float32"), path)
+    kv = options.kv_cache_dtype
+    reference, ours = loaded(ReferenceRuntime(), path), loaded(CpuRuntime(kv_cache_dtype=kv), path)
+    exact = loaded(CpuRuntime(activations="float32", kv_cache_dtype=kv), path)
     measured = {"int8 activations": Closeness(), "float32 activations": Closeness()}
     theirs = llama_scores(options.llama_logits) if options.llama_logits else None
     for tokens in chunks(load_tokenizer(checkpoint), options.text.read_text(encoding="utf-8"), options.chunks):

@@ -55,6 +55,13 @@ void AttentionSchedule::cut(int threads) {
   partials_.reserve(partials);
 }
 
+int32_t AttentionSchedule::block(const AttentionUnit& unit, int64_t i) const {
+  const AttentionPiece& piece = pieces_[unit.piece];
+  const int64_t seen_from = window ? std::max<int64_t>(0, piece.first_position() - window + 1) : 0;
+  const int64_t first = std::max(seen_from, unit.part_begin * kPartition) / kBlock;
+  return piece.sequence->blocks[std::min(first + i, (piece.first_position() + piece.rows - 1) / kBlock)];
+}
+
 bool AttentionSchedule::finish(int64_t piece) const {
   if (left_[piece].fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
   left_[piece].store(pieces_[piece].parts(), std::memory_order_relaxed);

@@ -49,6 +49,8 @@ class AttentionSchedule {
   const std::vector<AttentionUnit>& units() const { return units_; }
   const AttentionPiece& piece(int64_t index) const { return pieces_[index]; }
   int64_t most_parts() const { return most_parts_; }
+  // The KV block that a unit reads as its i-th, its last one for more.
+  int32_t block(const AttentionUnit& unit, int64_t i) const;
   // That a thread needs for itself: an output and the partials of a context of so many partitions.
   int64_t floats_of_thread(int64_t parts) const {
     return shape.out_floats() + parts * shape.partial_floats(kAttentionRows);

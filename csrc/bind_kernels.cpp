@@ -19,6 +19,7 @@
 #include "float_mode.h"
 #include "isa.h"
 #include "kernels.h"
+#include "kv_cache.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -110,53 +111,60 @@ Output<float> rotary(const Rows& x, const Row& cos, const Row& sin, bool interle
   return array(std::move(out), {x.shape(0), x.shape(1)});
 }
 
-// An otherwise zero block with one token in it: keys [head_dim, 32] and values [32, head_dim], bits of halves.
-std::tuple<Output<KvCell>, Output<KvCell>> store_kv(const Row& key, const Row& value, int64_t slot,
-                                                    const std::string& isa) {
+// The bytes of an otherwise zero block of one KV head with one token in it (kernels.h has the layout).
+Output<uint8_t> store_kv(const Row& key, const Row& value, int64_t slot, const std::string& kv_type,
+                         const std::string& isa) {
   const FlushToZero mode;
-  const size_t head_dim = key.size();
-  require(head_dim % 16 == 0 && value.size() == head_dim, "key and value must have the same length, a multiple of 16");
+  const int64_t head_dim = static_cast<int64_t>(key.size());
+  require(head_dim % 16 == 0 && head_dim <= kMostHeadDim && value.size() == key.size(),
+          "key and value must have the same length, a multiple of 16 up to 2048");
   require(slot >= 0 && slot < kBlock, "slot must be within 0..31");
-  std::vector<KvCell> keys(head_dim * kBlock), values(head_dim * kBlock);
-  kernels_for(isa).store_kv(key.data(), value.data(), static_cast<int64_t>(head_dim), keys.data(), values.data(), slot);
-  return {array(std::move(keys), {head_dim, kBlock}), array(std::move(values), {kBlock, head_dim})};
+  const KvType type = kv_type_named(kv_type);
+  const size_t bytes = static_cast<size_t>(kv_head_bytes(type, head_dim));
+  std::vector<uint8_t> block(bytes);
+  kv_kernels(kernels_for(isa), type).store(key.data(), value.data(), head_dim, block.data(), slot);
+  return array(std::move(block), {bytes});
 }
 
-// A paged cache of one layer with one KV head: a block is its keys, then its values.
+// A paged cache of one layer with one KV head.
 struct Cache {
+  const KvKernels& kernels;
   int64_t head_dim, block_stride;
-  std::vector<KvCell> data;
+  std::vector<uint8_t> data;
 
-  Cache(int64_t head_dim, int64_t blocks)
-      : head_dim(head_dim), block_stride(2 * head_dim * kBlock), data(static_cast<size_t>(blocks * block_stride)) {}
+  Cache(const KvKernels& kernels, KvType type, int64_t head_dim, int64_t blocks)
+      : kernels(kernels),
+        head_dim(head_dim),
+        block_stride(kv_head_bytes(type, head_dim)),
+        data(static_cast<size_t>(blocks * block_stride)) {}
 
-  void store(const Kernels& kernels, int32_t block, int64_t slot, const float* key, const float* value) {
-    KvCell* keys = data.data() + block * block_stride;
-    kernels.store_kv(key, value, head_dim, keys, keys + head_dim * kBlock, slot);
+  void store(int32_t block, int64_t slot, const float* key, const float* value) {
+    kernels.store(key, value, head_dim, data.data() + block * block_stride, slot);
   }
 };
 
 // Every slot holds `stale`, then the tokens go to where the table says; those of blocks at -1 are left out.
-Cache filled_cache(const Kernels& kernels, const Rows& keys, const Rows& values, const int32_t* table, int64_t blocks,
-                   float stale) {
+Cache filled_cache(const KvKernels& kernels, KvType type, const Rows& keys, const Rows& values, const int32_t* table,
+                   int64_t blocks, float stale) {
   const int64_t head_dim = static_cast<int64_t>(keys.shape(1)), tokens = static_cast<int64_t>(keys.shape(0));
   const int32_t cache_blocks = *std::max_element(table, table + blocks) + 1;
-  Cache cache(head_dim, cache_blocks);
+  Cache cache(kernels, type, head_dim, cache_blocks);
   const std::vector<float> old(static_cast<size_t>(head_dim), stale);
   for (int32_t block = 0; block < cache_blocks; ++block)
-    for (int64_t slot = 0; slot < kBlock; ++slot) cache.store(kernels, block, slot, old.data(), old.data());
+    for (int64_t slot = 0; slot < kBlock; ++slot) cache.store(block, slot, old.data(), old.data());
   for (int64_t t = 0; t < tokens; ++t) {
     const int32_t block = table[t / kBlock];
-    if (block >= 0) cache.store(kernels, block, t % kBlock, keys.data() + t * head_dim, values.data() + t * head_dim);
+    if (block >= 0) cache.store(block, t % kBlock, keys.data() + t * head_dim, values.data() + t * head_dim);
   }
   return cache;
 }
 
-void run_item(const Kernels& kernels, const AttentionItem& item, int64_t partitions) {
+void run_item(const Kernels& kernels, KvType type, const AttentionItem& item, int64_t partitions) {
   const size_t floats = static_cast<size_t>(item.rows * item.heads * (item.head_dim + 2));
   std::vector<std::vector<float>> partials(static_cast<size_t>(partitions), std::vector<float>(floats, -1.0f));
   std::vector<const float*> pointers;
-  for (int64_t part = partitions - 1; part >= 0; --part) kernels.attention_part(item, part, partials[part].data());
+  for (int64_t part = partitions - 1; part >= 0; --part)
+    kv_kernels(kernels, type).attention_part(item, part, partials[part].data());
   for (const auto& partial : partials) pointers.push_back(partial.data());
   kernels.attention_merge(item, pointers.data(), partitions);
 }
@@ -164,8 +172,8 @@ void run_item(const Kernels& kernels, const AttentionItem& item, int64_t partiti
 void check_attention(const Input<float, 3>& q, const Rows& keys, const Rows& values, int64_t first_position,
                      int64_t window, const Input<int32_t, 1>& table, int64_t rows_per_item) {
   const int64_t head_dim = static_cast<int64_t>(q.shape(2)), tokens = static_cast<int64_t>(keys.shape(0));
-  require(q.size() > 0 && head_dim % 16 == 0,
-          "q must be [rows, heads, head_dim], not empty, head_dim a multiple of 16");
+  require(q.size() > 0 && head_dim % 16 == 0 && head_dim <= kMostHeadDim,
+          "q must be [rows, heads, head_dim], not empty, head_dim a multiple of 16 up to 2048");
   require(keys.shape(1) == q.shape(2) && values.shape(1) == q.shape(2) && values.shape(0) == keys.shape(0),
           "keys and values must be [tokens, head_dim] with the head_dim of q");
   require(first_position >= 0 && window >= 0 && first_position + static_cast<int64_t>(q.shape(0)) <= tokens,
@@ -183,13 +191,15 @@ void check_attention(const Input<float, 3>& q, const Rows& keys, const Rows& val
 Output<float> attention(const Input<float, 3>& q, const Rows& keys, const Rows& values, int64_t first_position,
                         int64_t window, float scale, float soft_cap, const std::optional<Row>& sinks,
                         const Input<int32_t, 1>& block_table, int64_t rows_per_item, float stale,
-                        const std::string& isa) {
+                        const std::string& kv_type, const std::string& isa) {
   check_attention(q, keys, values, first_position, window, block_table, rows_per_item);
   require(!sinks || sinks->size() == q.shape(1), "sinks must be one a head");
   const FlushToZero mode;
   const Kernels& kernels = kernels_for(isa);
+  const KvType type = kv_type_named(kv_type);
   const int32_t* table = block_table.data();
-  const Cache cache = filled_cache(kernels, keys, values, table, static_cast<int64_t>(block_table.size()), stale);
+  const Cache cache = filled_cache(kv_kernels(kernels, type), type, keys, values, table,
+                                   static_cast<int64_t>(block_table.size()), stale);
   const int64_t rows = static_cast<int64_t>(q.shape(0)), heads = static_cast<int64_t>(q.shape(1));
   const int64_t stride = heads * cache.head_dim;
   const int64_t partitions = (static_cast<int64_t>(keys.shape(0)) + kPartition - 1) / kPartition;
@@ -209,11 +219,11 @@ Output<float> attention(const Input<float, 3>& q, const Rows& keys, const Rows& 
         .blocks = table,
         .cache = cache.data.data(),
         .block_stride = cache.block_stride,
-        .values_offset = cache.head_dim * kBlock,
+        .next = {cache.data.data(), cache.data.data()},
         .out = out.data() + row * stride,
         .out_stride = stride,
     };
-    run_item(kernels, item, partitions);
+    run_item(kernels, type, item, partitions);
   }
   return array(std::move(out), {q.shape(0), q.shape(1), q.shape(2)});
 }
@@ -250,10 +260,11 @@ void bind_kernels(nb::module_& m) {
   m.def("gated", &gated, "gate"_a.noconvert(), "up"_a.noconvert(), "activation"_a, "isa"_a);
   m.def("soft_cap", &soft_cap, x, "cap"_a, "isa"_a);
   m.def("rotary", &rotary, x, "cos"_a.noconvert(), "sin"_a.noconvert(), "interleaved"_a, "isa"_a);
-  m.def("store_kv", &store_kv, "key"_a.noconvert(), "value"_a.noconvert(), "slot"_a, "isa"_a);
+  m.def("store_kv", &store_kv, "key"_a.noconvert(), "value"_a.noconvert(), "slot"_a, "kv_type"_a, "isa"_a);
   m.def("attention", &attention, "q"_a.noconvert(), "keys"_a.noconvert(), "values"_a.noconvert(), nb::kw_only(),
         "first_position"_a, "window"_a, "scale"_a, "soft_cap"_a = 0.0f,
-        "sinks"_a.noconvert().none() = nb::none(), "block_table"_a.noconvert(), "rows_per_item"_a, "stale"_a, "isa"_a);
+        "sinks"_a.noconvert().none() = nb::none(), "block_table"_a.noconvert(), "rows_per_item"_a, "stale"_a,
+        "kv_type"_a, "isa"_a);
   m.def("sample", &sample, scores, nb::kw_only(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seed"_a,
         "position"_a, "isa"_a);
   m.def("logprobs", &logprobs, scores, "token"_a, "k"_a, "isa"_a, "(chosen, ids of the k best, theirs)");

@@ -177,10 +177,11 @@ void bind_plan(nb::module_& m) {
   plan.def(
           "__init__",
           [](Plan* self, const std::string& isa, int threads, int64_t vocab, int64_t layers, int64_t heads,
-             int64_t kv_heads, int64_t head_dim) {
-            new (self) Plan(kernels_for(isa), threads, {vocab, layers, heads, kv_heads, head_dim});
+             int64_t kv_heads, int64_t head_dim, const std::string& kv_type) {
+            new (self)
+                Plan(kernels_for(isa), threads, {vocab, layers, heads, kv_heads, head_dim, kv_type_named(kv_type)});
           },
-          "isa"_a, "threads"_a, "vocab"_a, "layers"_a, "heads"_a, "kv_heads"_a, "head_dim"_a)
+          "isa"_a, "threads"_a, "vocab"_a, "layers"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "kv_type"_a)
       .def("buffer", &Plan::buffer, "columns"_a, "floats"_a, "quantized"_a)
       .def("rope", &Plan::rope, "frequencies"_a, "factor"_a, "interleaved"_a);
   bind_rows(plan);

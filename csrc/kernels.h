@@ -14,6 +14,8 @@ constexpr int64_t kTile = 16;              // output rows interleaved in one wei
 constexpr int64_t kBlock = 32;             // tokens of a KV block
 constexpr int64_t kPartition = 256;        // tokens whose attention is merged as one part, whoever computed it
 constexpr int64_t kAttentionRows = 16;     // most rows in one attention item
+constexpr int64_t kBlocksAhead = 2;        // how far ahead attention fetches; 1 was too late for int8
+constexpr int64_t kMostHeadDim = 2048;     // dimensions of a head
 
 // How packed weights are stored. W4: 4 bits with scale and minimum a group. W8: signed 8 bits with a scale (and, where
 // has_minimum, a minimum) a group. W8H: the same with one scale for each half group of 16, nested (Q6_K). The others are
@@ -43,14 +45,22 @@ struct Quantized {
 // ClampedSwiglu is gpt-oss': with g = min(gate, 7) and u = up within -7..7, g * sigmoid(1.702 g) * (u + 1).
 enum class Activation : int32_t { Silu = 0, GeluTanh = 1, ClampedSwiglu = 2 };
 
-// A number in the KV cache: the bits of an IEEE half, always finite. Kernels read and write cells in attention.h alone.
-using KvCell = uint16_t;
+// What a number in the KV cache is: an IEEE half, or int8 with one float scale for each key and each value of a head.
+// All are finite. Only kernels/kv_cells.h and attention.h read and write them.
+enum class KvType : int32_t { F16 = 0, Int8 = 1 };
+
+// The KV cache of a layer holds for each block and KV head, one after another,
+//   keys    [head_dim / deep][kBlock][deep]
+//   values  [kBlock / deep][head_dim][deep]
+//   and of int8 the scales of the keys [kBlock] and of the values [kBlock],
+// so that both products of attention, of queries with keys and of weights with values, read rows of adjacent outputs.
+// deep is 1 for halves and 2 for int8, which are multiplied in pairs.
+constexpr int64_t kv_head_bytes(KvType type, int64_t head_dim) {
+  return 2 * kBlock * (type == KvType::F16 ? 2 * head_dim : head_dim + static_cast<int64_t>(sizeof(float)));
+}
 
 // One piece of attention work: up to kAttentionRows rows of one sequence at following positions, and the query heads
-// that share one KV head. The KV cache of a layer holds for each block and KV head the cells
-//   keys   [head_dim][kBlock]
-//   values [kBlock][head_dim]
-// so that both products of attention, of queries with keys and of weights with values, read rows of adjacent outputs.
+// that share one KV head.
 struct AttentionItem {
   const float* q;          // row r, head h: q + r * q_stride + h * head_dim
   int64_t q_stride;        // floats
@@ -63,9 +73,9 @@ struct AttentionItem {
   float soft_cap;          // 0: none; else a score x becomes soft_cap * tanh(x / soft_cap)
   const float* sinks;      // null, or for each head a score that takes part in the softmax and brings no value
   const int32_t* blocks;   // the sequence's block table
-  const KvCell* cache;     // this layer's cache, at this KV head's keys in block 0
-  int64_t block_stride;    // cells from a block to the next
-  int64_t values_offset;   // cells from a head's keys to its values
+  const uint8_t* cache;    // this layer's cache, at this KV head's keys in block 0
+  int64_t block_stride;    // bytes from a block to the next
+  const uint8_t* next[kBlocksAhead];  // KV head's shares that are probably read after this item, fetched on the way
   float* out;              // same layout as q
   int64_t out_stride;
 };
@@ -76,6 +86,16 @@ struct SampleParams {
   float top_p, min_p;
   uint64_t seed;
   int64_t position;
+};
+
+struct KvKernels {
+  // Write one token's key and value [head_dim] of one KV head into slot `slot` of its share of a block: NaN as 0, what
+  // is larger than the largest finite half as that, and rounded to nearest even (int8: to -127..127 times amax / 127).
+  void (*store)(const float* key, const float* value, int64_t head_dim, uint8_t* head, int64_t slot);
+  // Attention of an item over partition `part` (positions [part * kPartition, ...)) only. `partial` receives, for each
+  // row and head (row-major: row * heads + head), head_dim accumulated values, then the maximum score, then the sum of
+  // exponentials: head_dim + 2 floats. A row that sees nothing of the partition gets zeros, -infinity and 0.
+  void (*attention_part)(const AttentionItem& item, int64_t part, float* partial);
 };
 
 struct Kernels {
@@ -102,13 +122,8 @@ struct Kernels {
   // Rotate `heads` heads in place, the first `dims` dimensions of each, with cos and sin [dims / 2] of the row's position.
   void (*rotary)(float* x, int64_t heads, int64_t head_dim, int64_t dims, bool interleaved, const float* cos, const float* sin);
 
-  // Write one token's key and value [head_dim] of one KV head into slot `slot` of its block: rounded to nearest even,
-  // what is larger than the largest finite half as that, NaN as 0.
-  void (*store_kv)(const float* key, const float* value, int64_t head_dim, KvCell* keys, KvCell* values, int64_t slot);
-  // Attention of an item over partition `part` (positions [part * kPartition, ...)) only. `partial` receives, for each
-  // row and head (row-major: row * heads + head), head_dim accumulated values, then the maximum score, then the sum of
-  // exponentials: head_dim + 2 floats. A row that sees nothing of the partition gets zeros, -infinity and 0.
-  void (*attention_part)(const AttentionItem& item, int64_t part, float* partial);
+  // What reads and writes the cache, by KvType.
+  KvKernels kv[2];
   // Merge partials of partitions [part_begin, part_end) in ascending order and write item.out. partials[i] belongs to
   // partition part_begin + i. Here the sinks join.
   void (*attention_merge)(const AttentionItem& item, const float* const* partials, int64_t count);

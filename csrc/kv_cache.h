@@ -2,34 +2,41 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "kernels.h"
 
 namespace lightwell {
 
-// [layer][block][KV head]{keys, values}, each as kernels.h describes.
+inline const KvKernels& kv_kernels(const Kernels& kernels, KvType type) { return kernels.kv[static_cast<int>(type)]; }
+
+// "f16" or "int8". Throws std::invalid_argument for any other name.
+KvType kv_type_named(const std::string& name);
+
+// [layer][block][KV head]{keys, values, scales}, each as kernels.h describes.
 class KvCache {
  public:
-  KvCache(int64_t layers, int64_t kv_heads, int64_t head_dim);
+  KvCache(KvType type, int64_t layers, int64_t kv_heads, int64_t head_dim);
   ~KvCache();
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
 
+  const KvType type;
   const int64_t layers, kv_heads, head_dim;
-  const int64_t values_offset, head_stride, block_stride;  // in cells
+  const int64_t head_stride, block_stride;  // bytes
 
   // Once. Throws std::invalid_argument for a count that makes no sense, std::runtime_error where there is no memory.
   void allocate(int64_t blocks);
   int64_t blocks() const { return blocks_; }
   int64_t bytes_per_block() const;
 
-  // A KV head's keys in block 0 of a layer.
-  KvCell* head(int64_t layer, int64_t kv_head) const {
+  // A KV head's share of block 0 of a layer.
+  uint8_t* head(int64_t layer, int64_t kv_head) const {
     return data_ + layer * blocks_ * block_stride + kv_head * head_stride;
   }
 
  private:
-  KvCell* data_ = nullptr;
+  uint8_t* data_ = nullptr;
   int64_t blocks_ = 0;
 };
 

@@ -25,7 +25,7 @@ class Attention final : public Op {
   void run(const Work& work, Worker& worker, int64_t part, int64_t item) const override;
 
  private:
-  AttentionItem item(const Work& work, Worker& worker, const AttentionPiece& piece) const;
+  AttentionItem item(const Work& work, Worker& worker, const AttentionPiece& piece, int64_t next_unit) const;
   void merge(const Work& work, Worker& worker, const AttentionItem& item, const AttentionPiece& piece) const;
 
   const Buffer& q_;

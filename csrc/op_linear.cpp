@@ -137,9 +137,9 @@ void QueryKeyValue::key_value(const Work& work, Worker& worker, int64_t kv_head,
   project(work.kernels, v_, kv_head * unit, (kv_head + 1) * unit, x_, first_row, rows, values, head_dim_);
   for (int64_t row = 0; row < rows; ++row) {
     const KvSlot slot = work.step.slot(first_row + row);
-    KvCell* block = work.cache.head(layer_, kv_head) + slot.block * work.cache.block_stride;
-    work.kernels.store_kv(keys + row * head_dim_, values + row * head_dim_, head_dim_, block,
-                          block + work.cache.values_offset, slot.slot);
+    uint8_t* share = work.cache.head(layer_, kv_head) + slot.block * work.cache.block_stride;
+    kv_kernels(work.kernels, work.cache.type)
+        .store(keys + row * head_dim_, values + row * head_dim_, head_dim_, share, slot.slot);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace lightwell {
 namespace {
 
-constexpr int64_t kMostHeadDim = kPanelFloats / 4;  // a head of four rows fits a panel
+static_assert(4 * kMostHeadDim <= kPanelFloats);  // a head of four rows fits a panel
 
 using Clock = std::chrono::steady_clock;
 
@@ -52,7 +52,12 @@ const PlanShape& checked(const PlanShape& shape, int threads) {
 
 Plan::Plan(const Kernels& kernels, int threads, const PlanShape& shape)
     : shape_(checked(shape, threads)),
-      work_{kernels, threads, {}, {shape.layers, shape.kv_heads, shape.head_dim}, {}, std::vector<Worker>(threads)},
+      work_{kernels,
+            threads,
+            {},
+            {shape.kv_type, shape.layers, shape.kv_heads, shape.head_dim},
+            {},
+            std::vector<Worker>(threads)},
       shares_(threads),
       pool_(threads) {
   for (Worker& worker : work_.workers) worker.panel.reserve(2 * kPanelFloats);

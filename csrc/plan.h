@@ -20,6 +20,7 @@ namespace lightwell {
 
 struct PlanShape {
   int64_t vocab, layers, heads, kv_heads, head_dim;
+  KvType kv_type;
 };
 
 // Buffers and ropes are known by the number that making them returned. Everything that adds to the plan throws

@@ -6,21 +6,8 @@
 
 namespace lightwell::LIGHTWELL_ISA {
 
-// Below this largest magnitude 127 / amax would overflow; such a group counts as zeros.
-constexpr float kSmallestQuantized = 4e-37f;
-
-// The largest |x| of one group. Compared as integers, so that infinity and NaN are above every number.
-LIGHTWELL_INLINE float largest_magnitude(const float* x) {
-  Ints high{};
-  for (int i = 0; i < kGroup; i += kLanes) {
-    const Ints magnitude = (Ints)load(x + i) & 0x7FFFFFFF;
-    high = magnitude > high ? magnitude : high;
-  }
-  return __builtin_bit_cast(float, largest(high));
-}
-
 static void quantize_group(const float* x, int8_t* values, float* scale, float* sum_out) {
-  const float amax = largest_magnitude(x);
+  const float amax = largest_magnitude(x, kGroup);
   const bool usable = amax >= kSmallestQuantized && amax <= kLargestFloat;
   const Floats factor = broadcast(usable ? 127.0f / amax : 0.0f);
   const Ints keep = Ints{} - static_cast<int32_t>(usable);  // NaN and infinity times 0 are no integers

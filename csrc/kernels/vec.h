@@ -32,6 +32,7 @@ typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLargestFloat = 3.40282347e38f;
+constexpr float kSmallestQuantized = 4e-37f;  // below this largest magnitude 127 / amax would overflow: such are zeros
 
 LIGHTWELL_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 LIGHTWELL_INLINE int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -147,6 +148,16 @@ LIGHTWELL_INLINE auto sum(Vector v) {
 template <typename Vector>
 LIGHTWELL_INLINE auto largest(Vector v) {
   return fold(v, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// The largest |x| of n numbers, a multiple of kLanes. Compared as integers, so that infinity and NaN are above all.
+LIGHTWELL_INLINE float largest_magnitude(const float* x, int64_t n) {
+  Ints high{};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const Ints magnitude = (Ints)load(x + i) & 0x7FFFFFFF;
+    high = magnitude > high ? magnitude : high;
+  }
+  return __builtin_bit_cast(float, largest(high));
 }
 
 // 0, 1, 2, ... one a lane.

@@ -33,6 +33,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: Annotated[Tokens, Meta(ge=1)] = 512
     # A size such as 2GiB; "auto" (None here) lets the server choose.
     kv_cache_memory: Annotated[Bytes, Meta(ge=1)] | None = None
+    kv_cache_dtype: Literal["f16", "int8"] = "f16"  # what keys and values are kept in
     threads: Annotated[int, Meta(ge=1)] | None = None  # by default the physical cores
     pin_threads: bool = False  # keep each on a physical core of its own
     enable_prefix_caching: bool = True

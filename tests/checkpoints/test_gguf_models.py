@@ -403,7 +403,7 @@ def test_smollm2(smollm2: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert (spec.layers, spec.width, spec.heads, spec.kv_heads, spec.head_dim) == (30, 576, 9, 3, 64)
     assert (spec.vocab, spec.context_tokens, spec.tied_head) == (49152, 8192, True)
     assert spec.rope == Rope(100_000.0, 64, interleaved=True)
-    assert spec.kv_bytes_per_token() == 23040
+    assert spec.kv_bytes_per_token("f16") == 23040
     assert checkpoint.chat_template is not None
     assert not caplog.records
 

@@ -34,8 +34,9 @@ SMOLLM2 = ModelSpec(
 
 def test_kv_bytes_per_token() -> None:
     """Keys and values, 30 layers, 3 heads of 64, two bytes each."""
-    assert SMOLLM2.kv_bytes_per_token() == 2 * 30 * 3 * 64 * 2 == 23040
-    assert SMOLLM2.kv_bytes_per_token(value_bytes=4) == 46080
+    assert SMOLLM2.kv_bytes_per_token("f16") == 2 * 30 * 3 * 64 * 2 == 23040
+    assert SMOLLM2.kv_bytes_per_token("f32") == 46080
+    assert SMOLLM2.kv_bytes_per_token("int8") == 2 * 30 * 3 * (64 + 4) == 12240
 
 
 def test_parameters_add_up_to_the_name() -> None:

@@ -16,11 +16,18 @@ def tiny(tmp_path_factory):
 def test_the_default_holds_two_full_conversations(tiny):
     plan = plan_kv(tiny, 512, None, available=2 * GIB)
     assert plan.full_conversations == 2
-    assert plan.bytes == 2 * 512 * tiny.spec.kv_bytes_per_token()
+    assert plan.bytes == 2 * 512 * tiny.spec.kv_bytes_per_token("f16")
 
 
 def test_the_asked_size_is_kept(tiny):
-    assert 0 <= (1 << 20) - plan_kv(tiny, 512, 1 << 20, available=2 * GIB).bytes < 32 * tiny.spec.kv_bytes_per_token()
+    plan = plan_kv(tiny, 512, 1 << 20, available=2 * GIB)
+    assert 0 <= (1 << 20) - plan.bytes < 32 * tiny.spec.kv_bytes_per_token("f16")
+
+
+def test_smaller_cells_make_more_blocks_of_the_same_memory(tiny):
+    blocks = {dtype: plan_kv(tiny, 512, 1 << 20, dtype, available=2 * GIB).blocks for dtype in ("f16", "int8")}
+    head_dim = tiny.spec.head_dim
+    assert blocks["int8"] / blocks["f16"] == pytest.approx(2 * head_dim / (head_dim + 4), rel=0.01)
 
 
 @pytest.mark.parametrize(("asked", "available"), [(4 * GIB, 2 * GIB), (1, 2 * GIB), (None, 1 << 20)])

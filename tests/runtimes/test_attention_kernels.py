@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lightwell.runtimes.cpu import _native
 
 pytestmark = pytest.mark.parametrize("isa", _native.available_isas())
+each_kv_type = pytest.mark.parametrize("kv_type", ["f16", "int8"])
 
 BLOCK, PARTITION = 32, 256
 LARGEST = 65504.0  # the largest finite half
@@ -19,6 +20,27 @@ LARGEST = 65504.0  # the largest finite half
 def to_half(x):
     """Nearest even; what is larger than the largest finite half is that, NaN is zero."""
     return np.clip(np.where(np.isnan(x), np.float32(0), x), -LARGEST, LARGEST).astype(np.float16)
+
+
+def quantized(x, levels):
+    """Rows as integers up to ``levels`` times a scale, both as the kernels compute them, in float32."""
+    most = np.abs(x).max(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore", over="ignore"):
+        factor = np.where(most < 1e-33, np.float32(0), np.float32(levels) / most)
+    return np.rint(x * factor), np.where(most < 1e-33, np.float32(0), most / np.float32(levels))
+
+
+def as_kept(x, kv_type):
+    """What a cache of this type gives back for rows of keys or values."""
+    if kv_type == "f16":
+        return to_half(x)
+    integers, scale = quantized(np.clip(np.where(np.isnan(x), np.float32(0), x), -LARGEST, LARGEST), 127)
+    return integers.astype(np.float64) * scale
+
+
+def as_multiplied(q, kv_type):
+    integers, scale = (q, np.float32(1)) if kv_type == "f16" else quantized(q, 8191)
+    return integers.astype(np.float64) * scale
 
 
 @dataclass(frozen=True)
@@ -34,6 +56,7 @@ class Case:
     table: np.ndarray
     soft_cap: float = 0.0
     sinks: np.ndarray | None = None  # (heads)
+    kv_type: str = "f16"
 
     def run(self, isa, rows_per_item=16, stale=0.0):
         return _native.attention(
@@ -48,11 +71,13 @@ class Case:
             block_table=self.table,
             rows_per_item=rows_per_item,
             stale=stale,
+            kv_type=self.kv_type,
             isa=isa,
         )
 
     def expected(self):
-        q, keys, values = (x.astype(np.float64) for x in (self.q, to_half(self.keys), to_half(self.values)))
+        keys, values = (as_kept(x, self.kv_type).astype(np.float64) for x in (self.keys, self.values))
+        q = as_multiplied(self.q, self.kv_type)
         age = self.first_position + np.arange(len(q))[:, None] - np.arange(len(keys))
         seen = (age >= 0) & (age < (self.window or len(keys)))
         scores = np.einsum("rhd,td->rht", q, keys) * self.scale
@@ -76,6 +101,7 @@ def random_case(
     sharpness=1.0,
     soft_cap=0.0,
     sinks=False,
+    kv_type="f16",
 ):
     rng = np.random.default_rng(seed)
     tokens = first_position + rows + spare_tokens
@@ -85,7 +111,9 @@ def random_case(
     )
     table = rng.permutation(-(-tokens // BLOCK) + 3).astype(np.int32)
     drawn_to = rng.normal(0, 3, heads).astype(np.float32) if sinks else None
-    return Case(q, keys, values, first_position, window, sharpness / np.sqrt(head_dim), table, soft_cap, drawn_to)
+    return Case(
+        q, keys, values, first_position, window, sharpness / np.sqrt(head_dim), table, soft_cap, drawn_to, kv_type
+    )
 
 
 cases = st.builds(
@@ -100,6 +128,7 @@ cases = st.builds(
     sharpness=st.sampled_from([0.0, 1.0, 10.0]),
     soft_cap=st.sampled_from([0.0, 0.0, 1.0, 50.0]),
     sinks=st.booleans(),
+    kv_type=st.sampled_from(["f16", "int8"]),
 )
 
 
@@ -110,10 +139,13 @@ def assert_same_bits(a, b):
 @settings(max_examples=40, deadline=None)
 @given(case=cases)
 @example(case=random_case(heads=9, rows=16))  # more queries than one pass takes
+@example(case=random_case(heads=9, rows=16, kv_type="int8"))
+@example(case=random_case(heads=3, rows=16, head_dim=512, kv_type="int8"))  # fewer fit where heads are large
 @example(case=random_case(first_position=0, rows=1))
 @example(case=random_case(first_position=PARTITION - 3, rows=8))  # rows on both sides of a partition's end
 def test_attention_is_softmax_of_what_a_row_sees(isa, case):
-    np.testing.assert_allclose(case.run(isa), case.expected(), rtol=5e-5, atol=5e-5)
+    tolerance = 5e-5 if case.kv_type == "f16" else 2e-4  # weights too are integers there, of 16 bits
+    np.testing.assert_allclose(case.run(isa), case.expected(), rtol=tolerance, atol=tolerance)
 
 
 @settings(max_examples=25, deadline=None)
@@ -153,21 +185,24 @@ def test_blocks_that_no_row_sees_need_not_exist(isa, case):
     assert_same_bits(replace(case, table=table).run(isa), case.run(isa))
 
 
-def test_a_window_of_one_gives_the_value_itself(isa):
-    case = random_case(window=1, first_position=250, rows=20)
-    want = np.broadcast_to(to_half(case.values)[250:270, None], case.q.shape)
-    np.testing.assert_array_equal(case.run(isa), want)
+@each_kv_type
+def test_a_window_of_one_gives_the_value_itself(isa, kv_type):
+    case = random_case(window=1, first_position=250, rows=20, kv_type=kv_type)
+    want = np.broadcast_to(as_kept(case.values, kv_type)[250:270, None], case.q.shape)
+    np.testing.assert_allclose(case.run(isa), want, rtol=0 if kv_type == "f16" else 3e-7)
 
 
-def test_huge_scores_stay_finite(isa):
-    case = random_case(sharpness=1e6)
+@each_kv_type
+def test_huge_scores_stay_finite(isa, kv_type):
+    case = random_case(sharpness=1e6, kv_type=kv_type)
     best = case.expected()  # of such scores the softmax is an argmax
     np.testing.assert_allclose(case.run(isa), best, rtol=1e-5, atol=1e-5)
 
 
+@each_kv_type
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_broken_row_harms_no_other(isa, bad):
-    case = random_case(rows=6)
+def test_a_broken_row_harms_no_other(isa, bad, kv_type):
+    case = random_case(rows=6, kv_type=kv_type)
     q = case.q.copy()
     q[2, 1, 5] = bad
     got, want = replace(case, q=q).run(isa), case.run(isa)
@@ -176,11 +211,24 @@ def test_a_broken_row_harms_no_other(isa, bad):
     assert_same_bits(got[others], want[others])
 
 
-def test_a_broken_token_in_the_cache_stays_finite(isa):
-    case = random_case()
+@each_kv_type
+def test_a_broken_token_in_the_cache_stays_finite(isa, kv_type):
+    case = random_case(kv_type=kv_type)
     keys, values = case.keys.copy(), case.values.copy()
     keys[7, 3], values[8, 4], values[9, 5] = np.nan, np.inf, -np.inf
     assert np.isfinite(replace(case, keys=keys, values=values).run(isa)).all()
+
+
+def stored(key, value, slot, kv_type, isa):
+    """(keys, values, scales) of an otherwise zero block with one token in it: bits of halves, or int8 with scales."""
+    block, n = _native.store_kv(key, value, slot, kv_type, isa), len(key)
+    if kv_type == "f16":
+        keys, values = block.view(np.uint16).reshape(2, -1)
+        return keys.reshape(n, BLOCK), values.reshape(BLOCK, n), None
+    keys, values = block[: 2 * BLOCK * n].view(np.int8).reshape(2, -1)
+    keys = keys.reshape(n // 2, BLOCK, 2).swapaxes(1, 2).reshape(n, BLOCK)
+    values = values.reshape(BLOCK // 2, n, 2).swapaxes(1, 2).reshape(BLOCK, n)
+    return keys, values, block[2 * BLOCK * n :].view(np.float32).reshape(2, BLOCK)
 
 
 def finite_halves():
@@ -201,7 +249,8 @@ def test_store_kv_rounds_between_any_two_halves(isa):
     middles = (halves[:-1] + halves[1:]) / 2
     near = np.stack([np.nextafter(middles, np.float32(0)), middles, np.nextafter(middles, np.float32(np.inf))])
     x = np.concatenate([near.ravel(), -near.ravel()])
-    keys, values = _native.store_kv(x, -x, 3, isa)
+    rows = [stored(row, -row, 3, "f16", isa) for row in x.reshape(-1, 2048)]
+    keys, values = np.concatenate([row[0] for row in rows]), np.concatenate([row[1] for row in rows], axis=1)
     np.testing.assert_array_equal(keys[:, 3], to_half(x).view(np.uint16))
     np.testing.assert_array_equal(values[3], to_half(-x).view(np.uint16))
 
@@ -214,12 +263,28 @@ special = np.array([3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 1e-45, -0.0, 65519
 @example(words=special[:32].tobytes(), slot=31)
 def test_store_kv_writes_into_its_slot_alone(isa, words, slot):
     key, value = np.split(np.frombuffer(words, np.float32), 2)
-    keys, values = _native.store_kv(key, value, slot, isa)
+    keys, values, _ = stored(key, value, slot, "f16", isa)
     want_keys, want_values = np.zeros((16, BLOCK), np.uint16), np.zeros((BLOCK, 16), np.uint16)
     want_keys[:, slot] = to_half(key).view(np.uint16)
     want_values[slot] = to_half(value).view(np.uint16)
     np.testing.assert_array_equal(keys, want_keys)
     np.testing.assert_array_equal(values, want_values)
+
+
+@settings(max_examples=50)
+@given(words=st.binary(min_size=128, max_size=128), slot=st.integers(0, BLOCK - 1))
+@example(words=special[:32].tobytes(), slot=31)
+@example(words=bytes(128), slot=0)
+def test_store_kv_quantizes_into_its_slot_alone(isa, words, slot):
+    key, value = np.split(np.frombuffer(words, np.float32), 2)
+    keys, values, scales = stored(key, value, slot, "int8", isa)
+    assert np.isfinite(scales).all()
+    kept = keys[:, slot].astype(np.float64) * scales[0, slot], values[slot].astype(np.float64) * scales[1, slot]
+    for got, row in zip(kept, (key, value), strict=True):
+        want = np.clip(np.where(np.isnan(row), 0, row), -LARGEST, LARGEST)
+        assert np.abs(got - want).max() <= np.abs(want).max() / 253 + 1e-33
+    for whole, own in ((keys, keys[:, slot]), (values, values[slot]), (scales, scales[:, slot])):
+        assert np.count_nonzero(whole) == np.count_nonzero(own)
 
 
 def test_wrong_shapes_are_refused(isa):
@@ -236,5 +301,7 @@ def test_wrong_shapes_are_refused(isa):
         replace(case, table=np.full_like(case.table, -1)).run(isa)
     with pytest.raises(ValueError, match="rows_per_item must be within"):
         case.run(isa, rows_per_item=17)
+    with pytest.raises(ValueError, match="there are f16 and int8"):
+        replace(case, kv_type="int4").run(isa)
     with pytest.raises(TypeError):
         replace(case, q=case.q.astype(np.float64)).run(isa)

@@ -18,7 +18,7 @@ from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.spec import Mixture, Rope, RopeScaling
 from lightwell.checkpoints.tensor import Format
 from lightwell.errors import CheckpointError, StartupError
-from lightwell.runtimes.base import Runtime, StepInput, sampling_rows
+from lightwell.runtimes.base import KVCacheDtype, Runtime, StepInput, sampling_rows
 from lightwell.runtimes.cpu import CpuRuntime, _native, threads
 from lightwell.runtimes.reference import ReferenceRuntime
 from lightwell.sampling.params import SamplingParams
@@ -32,18 +32,27 @@ BLOCKS = 64
 ISAS = _native.available_isas()
 
 
+each_kv_dtype = pytest.mark.parametrize("kv_cache_dtype", ["f16", "int8"])
+
+
 class RoundingReference(ReferenceRuntime):
-    """The reference with keys and values rounded to half precision, as the CPU runtime's cache has them."""
+    """The reference with keys and values rounded as the CPU runtime's cache has them."""
+
+    def __init__(self, kv_cache_dtype: KVCacheDtype = "f16") -> None:
+        self._kv_cache_dtype = kv_cache_dtype
 
     def allocate(self, blocks: int) -> None:
         super().allocate(blocks)
         for cache in self._caches:
             write = cache.write
-            cache.write = lambda table, start, keys, values, write=write: write(table, start, half(keys), half(values))
+            cache.write = lambda table, start, *rows, write=write: write(table, start, *map(self._round, rows))
 
-
-def half(x: Floats) -> Floats:
-    return x.astype(np.float16).astype(np.float32)
+    def _round(self, x: Floats) -> Floats:
+        if self._kv_cache_dtype == "f16":
+            return x.astype(np.float16).astype(np.float32)
+        heads = x.reshape(-1, self._spec.head_dim)
+        scale = np.abs(heads).max(axis=1, keepdims=True) / 127
+        return np.asarray(np.rint(heads / np.maximum(scale, np.float32(1e-30))) * scale, np.float32).reshape(x.shape)
 
 
 def loaded(checkpoint: Checkpoint, runtime: Runtime | None = None, **options: Any) -> Runtime:
@@ -82,16 +91,23 @@ def assert_close(actual: Floats, expected: Floats, relative: float = 1e-3) -> No
     assert np.abs(actual - expected).max() <= relative * np.abs(expected).max()
 
 
-def assert_like_the_reference(checkpoint: Checkpoint, count: int, **options: Any) -> None:
+def assert_like_the_reference(
+    checkpoint: Checkpoint, count: int, kv_cache_dtype: KVCacheDtype = "f16", **options: Any
+) -> None:
     tokens = random_tokens(checkpoint, count)
-    expected = every_row(loaded(checkpoint, RoundingReference()), checkpoint, tokens)
-    assert_close(every_row(loaded(checkpoint, activations="float32", **options), checkpoint, tokens), expected)
+    expected = every_row(loaded(checkpoint, RoundingReference(kv_cache_dtype)), checkpoint, tokens)
+    options |= {"activations": "float32", "kv_cache_dtype": kv_cache_dtype}
+    actual = every_row(loaded(checkpoint, **options), checkpoint, tokens)
+    # A key that lies between two integers may become the other one in the other arithmetic.
+    assert_close(actual, expected, relative=1e-3 if kv_cache_dtype == "f16" else 1e-2)
 
 
 @settings(max_examples=30, deadline=None)
-@given(shape=tiny_shapes(), seed=st.integers(0, 1000), count=st.integers(1, 100))
-def test_equals_the_reference(shape: dict[str, Any], seed: int, count: int) -> None:
-    assert_like_the_reference(tiny_checkpoint(seed, **shape), count)
+@given(
+    shape=tiny_shapes(), seed=st.integers(0, 1000), count=st.integers(1, 100), dtype=st.sampled_from(["f16", "int8"])
+)
+def test_equals_the_reference(shape: dict[str, Any], seed: int, count: int, dtype: KVCacheDtype) -> None:
+    assert_like_the_reference(tiny_checkpoint(seed, **shape), count, dtype)
 
 
 @settings(max_examples=20, deadline=None)
@@ -100,16 +116,23 @@ def test_equals_the_reference_with_quantized_weights(shape: dict[str, Any], form
     assert_like_the_reference(tiny_checkpoint(**shape, format=format), 40)
 
 
+@each_kv_dtype
 @pytest.mark.parametrize("window", [None, 1, 70, 256, 300])
-def test_equals_the_reference_in_contexts_of_several_partitions(window: int | None) -> None:
-    assert_like_the_reference(tiny_checkpoint(window=window), 600)
+def test_equals_the_reference_in_contexts_of_several_partitions(
+    window: int | None, kv_cache_dtype: KVCacheDtype
+) -> None:
+    assert_like_the_reference(tiny_checkpoint(window=window), 600, kv_cache_dtype)
 
 
+@each_kv_dtype
 @pytest.mark.parametrize("isa", ISAS)
-def test_equals_the_reference_on_every_instruction_set(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_reference_on_every_instruction_set(
+    isa: str, kv_cache_dtype: KVCacheDtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
     for family in KINDS:
-        assert_like_the_reference(tiny_checkpoint(family=family, window=40, biases=True, qk_norm=True), 80)
+        checkpoint = tiny_checkpoint(family=family, window=40, biases=True, qk_norm=True)
+        assert_like_the_reference(checkpoint, 80, kv_cache_dtype)
 
 
 @pytest.mark.parametrize(
@@ -209,10 +232,11 @@ def test_chunks_block_tables_and_strangers_do_not_change_a_bit(
     data: st.DataObject, shape: dict[str, Any], format: Format
 ) -> None:
     checkpoint = tiny_checkpoint(5, **shape, format=format)
+    dtype = data.draw(st.sampled_from(["f16", "int8"]))
     tokens = random_tokens(checkpoint, data.draw(st.integers(2, 300)))
-    whole = every_row(loaded(checkpoint, threads=1), checkpoint, tokens)
+    whole = every_row(loaded(checkpoint, threads=1, kv_cache_dtype=dtype), checkpoint, tokens)
 
-    runtime = loaded(checkpoint, threads=data.draw(st.integers(1, 4)))
+    runtime = loaded(checkpoint, threads=data.draw(st.integers(1, 4)), kv_cache_dtype=dtype)
     table = data.draw(st.permutations(range(20)))[: blocks_for(len(tokens))]
     cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1), max_size=6)))
     assert np.array_equal(every_row(runtime, checkpoint, tokens, cuts, table), whole)
@@ -225,16 +249,17 @@ def test_chunks_block_tables_and_strangers_do_not_change_a_bit(
     assert np.array_equal(beside[place : place + len(tokens) - cut], whole[cut:])
 
 
+@each_kv_dtype
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("window", [None, 100])
 def test_one_token_at_a_time_equals_a_whole_prompt(
-    isa: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+    isa: str, window: int | None, kv_cache_dtype: KVCacheDtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
     checkpoint = tiny_checkpoint(format=Format.Q4_1, window=window, heads=6, head_dim=16)
     tokens = random_tokens(checkpoint, 600)
-    whole = every_row(loaded(checkpoint), checkpoint, tokens)
-    single = every_row(loaded(checkpoint), checkpoint, tokens, cuts=range(1, 600))
+    whole = every_row(loaded(checkpoint, kv_cache_dtype=kv_cache_dtype), checkpoint, tokens)
+    single = every_row(loaded(checkpoint, kv_cache_dtype=kv_cache_dtype), checkpoint, tokens, cuts=range(1, 600))
     assert np.array_equal(single, whole)
 
 
@@ -377,11 +402,22 @@ def test_reports_its_memory_and_what_it_computes_with(monkeypatch: pytest.Monkey
     monkeypatch.setenv("LIGHTWELL_CPU_ISA", "portable")
     checkpoint = tiny_checkpoint(format=Format.Q8_0)
     report = CpuRuntime(threads=3).load(checkpoint)
-    assert report.details == {"instruction set": "portable", "threads": "3", "activations": "int8"}
-    assert report.kv_bytes_per_block == checkpoint.spec.kv_bytes_per_token() * 32
+    assert report.details == {
+        "instruction set": "portable",
+        "threads": "3",
+        "activations": "int8",
+        "KV cache type": "f16",
+    }
     matrices = [t for t in checkpoint.tensors.values() if len(t.shape) == 2]
     assert report.weight_bytes >= sum(t.rows * t.columns for t in matrices)
     assert report.workspace_bytes > 512 * 4 * (checkpoint.spec.width + checkpoint.spec.ffn_width)
+
+
+@each_kv_dtype
+def test_a_block_takes_what_the_plan_of_the_memory_reckons_with(kv_cache_dtype: KVCacheDtype) -> None:
+    checkpoint = tiny_checkpoint()
+    report = CpuRuntime(threads=1, kv_cache_dtype=kv_cache_dtype).load(checkpoint)
+    assert report.kv_bytes_per_block == checkpoint.spec.kv_bytes_per_token(kv_cache_dtype) * 32
 
 
 def test_says_where_the_time_of_its_steps_went() -> None:
@@ -514,9 +550,10 @@ def test_a_real_model_equals_the_reference(model: str, relative: float, request:
 
 
 @pytest.mark.slow
-def test_a_real_model_gives_the_same_bits_in_any_batch(smollm2: Path) -> None:
+@each_kv_dtype
+def test_a_real_model_gives_the_same_bits_in_any_batch(kv_cache_dtype: KVCacheDtype, smollm2: Path) -> None:
     checkpoint, tokens = real(smollm2)
-    runtime = loaded(checkpoint)
+    runtime = loaded(checkpoint, kv_cache_dtype=kv_cache_dtype)
     whole = every_row(runtime, checkpoint, tokens)
     count = len(tokens)
     for size in (5, 16, 64):

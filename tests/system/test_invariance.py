@@ -23,9 +23,9 @@ def checkpoint(smollm2):
     return open_checkpoint(smollm2)
 
 
-@pytest.fixture(scope="module")
-def runtime(checkpoint):
-    runtime = CpuRuntime()
+@pytest.fixture(scope="module", params=["f16", "int8"])
+def runtime(checkpoint, request):
+    runtime = CpuRuntime(kv_cache_dtype=request.param)
     runtime.load(checkpoint)
     runtime.allocate(BLOCKS)
     return runtime

@@ -19,6 +19,7 @@ def measure(path, text, count) -> dict[str, Closeness]:
     checkpoint = open_checkpoint(path)
     reference = loaded(ReferenceRuntime(), path)
     runtimes = {kind: loaded(CpuRuntime(activations=kind), path) for kind in ("int8", "float32")}
+    runtimes["int8 KV"] = loaded(CpuRuntime(kv_cache_dtype="int8"), path)
     measured = {kind: Closeness() for kind in runtimes}
     for tokens in chunks(load_tokenizer(checkpoint), text, count):
         expected = scores(reference, tokens, checkpoint.spec.vocab)
@@ -40,3 +41,5 @@ def test_close_to_the_reference(model, count, float_error, perplexity_error, sha
     assert exact.mean_kl < 1e-4
     assert quantized.mean_kl < 0.004
     assert abs(quantized.perplexity / quantized.reference_perplexity - 1) < perplexity_error
+    assert measured["int8 KV"].mean_kl < 0.006
+    assert abs(measured["int8 KV"].perplexity / quantized.perplexity - 1) < perplexity_error

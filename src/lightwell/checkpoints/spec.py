@@ -8,6 +8,9 @@ from lightwell.units import Bytes, Tokens
 
 Family = Literal["llama", "gemma"]
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
+KVDtype = Literal["f32", "f16", "int8"]
+
+_KV_SCALE_BYTES = 4  # of int8, for each key and each value of a head
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,10 @@ class ModelSpec:
     def mixture_of(self, layer: int) -> Mixture | None:
         return self.mixture if self.mixture is not None and layer not in self.mixture.dense_layers else None
 
-    def kv_bytes_per_token(self, value_bytes: int = 2) -> Bytes:
-        """Bytes of KV cache that one token takes in all layers, keys and values."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * value_bytes
+    def kv_bytes_per_token(self, dtype: KVDtype) -> Bytes:
+        """Bytes of KV cache that one token takes in all layers: keys, values, and the scales of int8."""
+        head = {"f32": 4 * self.head_dim, "f16": 2 * self.head_dim, "int8": self.head_dim + _KV_SCALE_BYTES}[dtype]
+        return 2 * self.layers * self.kv_heads * head
 
     def layer_parameters(self, layer: int = 0, *, active: bool = False) -> int:
         """Weights of a layer's matrices; norms and biases cost no multiplications to speak of and are left out.

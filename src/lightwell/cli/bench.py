@@ -11,7 +11,7 @@ from lightwell.checkpoints.catalog import pull
 from lightwell.checkpoints.spec import ModelSpec
 from lightwell.cli.bench_report import Runs, as_json, show
 from lightwell.host.memory import blocks_for
-from lightwell.runtimes.base import BLOCK_TOKENS, MemoryReport, StepInput, sampling_rows
+from lightwell.runtimes.base import BLOCK_TOKENS, KVCacheDtype, MemoryReport, StepInput, sampling_rows
 from lightwell.runtimes.cpu import CpuRuntime
 from lightwell.sampling.params import SamplingParams
 from lightwell.units import Seconds, Tokens
@@ -31,27 +31,42 @@ class Loaded:
 
 
 def decode(
-    model: str, batch: int, tokens: Tokens, context: Tokens, repeat: int, threads: int | None, json: bool
+    model: str,
+    batch: int,
+    tokens: Tokens,
+    context: Tokens,
+    repeat: int,
+    threads: int | None,
+    kv_cache_dtype: KVCacheDtype,
+    json: bool,
 ) -> None:
     """Decode ``tokens`` tokens for each of ``batch`` sequences that have ``context`` already; tokens per second."""
-    loaded = load(model, threads, batch * blocks_for(context + tokens))
+    loaded = load(model, threads, batch * blocks_for(context + tokens), kv_cache_dtype)
     run = decoding(loaded, batch, tokens, context)
-    facts = {"batch": batch, "tokens": tokens, "context": context}
+    facts: dict[str, object] = {"batch": batch, "tokens": tokens, "context": context, "kv_cache": kv_cache_dtype}
     label = f"decode, batch {batch}, {tokens} tokens each" + (f" after {context}" if context else "")
     _report("decode", label, loaded, batch * tokens, repeat, run, json, facts)
 
 
-def prefill(model: str, tokens: Tokens, chunk: Tokens, repeat: int, threads: int | None, json: bool) -> None:
+def prefill(
+    model: str,
+    tokens: Tokens,
+    chunk: Tokens,
+    repeat: int,
+    threads: int | None,
+    kv_cache_dtype: KVCacheDtype,
+    json: bool,
+) -> None:
     """Read one prompt of ``tokens`` tokens in steps of ``chunk``; print tokens per second."""
-    loaded = load(model, threads, blocks_for(tokens))
-    facts = {"tokens": tokens, "chunk": chunk}
+    loaded = load(model, threads, blocks_for(tokens), kv_cache_dtype)
+    facts: dict[str, object] = {"tokens": tokens, "chunk": chunk, "kv_cache": kv_cache_dtype}
     label = f"prefill, {tokens} tokens in chunks of {chunk}"
     _report("prefill", label, loaded, tokens, repeat, prefilling(loaded, tokens, chunk), json, facts)
 
 
-def load(model: str, threads: int | None, blocks: int) -> Loaded:
+def load(model: str, threads: int | None, blocks: int, kv_cache_dtype: KVCacheDtype = "f16") -> Loaded:
     checkpoint = open_checkpoint(pull(model))
-    runtime = CpuRuntime(threads=threads)
+    runtime = CpuRuntime(threads=threads, kv_cache_dtype=kv_cache_dtype)
     memory = runtime.load(checkpoint)
     runtime.allocate(blocks)
     return Loaded(runtime, checkpoint.spec, memory)
@@ -104,7 +119,7 @@ def _report(
     repeat: int,
     run: Run,
     json: bool,
-    facts: dict[str, int],
+    facts: dict[str, object],
 ) -> None:
     run()  # the first run touches memory that the others find warm
     rates = Runs(tuple(tokens / run() for _ in range(repeat)))

@@ -13,18 +13,23 @@ import httpx
 
 from lightwell.cli.load import Load, metrics, run_load
 from lightwell.errors import StartupError
+from lightwell.runtimes.base import KVCacheDtype
 from lightwell.units import Seconds
 
 _START_SECONDS = 60.0
 _WARM_UP_SEED = 1
 
 
-def bench_serve(model: str, url: str | None, load: Load, threads: int | None, json: bool) -> None:
+def bench_serve(
+    model: str, url: str | None, load: Load, threads: int | None, kv_cache_dtype: KVCacheDtype, json: bool
+) -> None:
     """Run the load against ``url``, or against a server started for it, and print what was measured."""
+    if url is not None and kv_cache_dtype != "f16":
+        raise StartupError("--kv-cache-dtype is for the server that this command starts: leave --url out.")
     if url is not None:
         print(_report(load, metrics(run_load(url, model, load)), json))
         return
-    with started_server(model, threads) as address:
+    with started_server(model, threads, kv_cache_dtype) as address:
         run_load(address, model, dataclasses.replace(load, requests=load.streams, seed=_WARM_UP_SEED))
         print(_report(load, metrics(run_load(address, model, load)), json))
 
@@ -37,10 +42,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def started_server(model: str, threads: int | None) -> Iterator[str]:
+def started_server(model: str, threads: int | None, kv_cache_dtype: KVCacheDtype = "f16") -> Iterator[str]:
     """A Lightwell server on a free port for the time of the block; yields its address."""
     port = free_port()
-    process = subprocess.Popen(serve_command(model, port, threads), stdout=subprocess.DEVNULL)
+    command = [*serve_command(model, port, threads), "--kv-cache-dtype", kv_cache_dtype]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
         wait_ready(address, process)

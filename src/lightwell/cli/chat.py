@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lightwell.cli.session import Session, answer, open_session
 from lightwell.errors import InvalidRequest, LightwellError
+from lightwell.runtimes.base import KVCacheDtype
 from lightwell.text import encode_chat
 
 _HELP = """\
@@ -28,13 +29,14 @@ def chat(
     seed: int | None,
     chat_template: Path | None,
     threads: int | None,
+    kv_cache_dtype: KVCacheDtype,
     pack_cache: bool,
 ) -> None:
     """Read a line, answer it, remember both."""
     with suppress(ImportError):
         import readline  # noqa: F401  its import alone gives input() history and line editing
 
-    session = open_session(model, chat_template, threads, pack_cache)
+    session = open_session(model, chat_template, threads, kv_cache_dtype, pack_cache)
     if session.template is None:
         raise InvalidRequest(
             f"{model} has no chat template: give one with --chat-template FILE, or use `lightwell run --raw`."

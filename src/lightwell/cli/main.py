@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,6 +15,9 @@ app.add_typer(bench, name="bench")
 
 Model = Annotated[str, typer.Argument(help="A name from `lightwell models`, a path, or hf:org/repo/file.gguf.")]
 Threads = Annotated[int | None, typer.Option(help="Compute threads; by default the physical cores it may use.")]
+KVCacheDtype = Annotated[
+    Literal["f16", "int8"], typer.Option(help="What keys and values are kept in; int8 takes half the memory.")
+]
 PackCache = Annotated[
     bool, typer.Option(envvar="LIGHTWELL_PACK_CACHE", help="Keep packed weights on disk for the next start.")
 ]
@@ -46,6 +49,7 @@ def serve(
     kv_cache_memory: Annotated[
         str | None, typer.Option(help="Such as 2GiB; by default two full conversations.")
     ] = None,
+    kv_cache_dtype: Annotated[str | None, typer.Option(help="f16 (the default) or int8, half of its size.")] = None,
     threads: Threads = None,
     pin_threads: Annotated[bool | None, typer.Option(help="Keep each on a core of its own; off by default.")] = None,
     enable_prefix_caching: Annotated[bool | None, typer.Option(help="Reuse computed prefixes; on by default.")] = None,
@@ -72,13 +76,14 @@ def run(
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
     chat_template: TemplateFile = None,
     threads: Threads = None,
+    kv_cache_dtype: KVCacheDtype = "f16",
     pack_cache: PackCache = True,
 ) -> None:
     """Answer one prompt and exit."""
     from lightwell.cli.run import run as command
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    command(model, text, max_tokens, temperature, seed, raw, chat_template, threads, pack_cache)
+    command(model, text, max_tokens, temperature, seed, raw, chat_template, threads, kv_cache_dtype, pack_cache)
 
 
 @app.command()
@@ -89,12 +94,13 @@ def chat(
     seed: Seed = None,
     chat_template: TemplateFile = None,
     threads: Threads = None,
+    kv_cache_dtype: KVCacheDtype = "f16",
     pack_cache: PackCache = True,
 ) -> None:
     """Talk to a model in the terminal."""
     from lightwell.cli.chat import chat as command
 
-    command(model, system, temperature, seed, chat_template, threads, pack_cache)
+    command(model, system, temperature, seed, chat_template, threads, kv_cache_dtype, pack_cache)
 
 
 @app.command()
@@ -133,12 +139,13 @@ def bench_decode(
     context: Annotated[int, typer.Option(min=0, help="Tokens that each sequence has before.")] = 0,
     repeat: Repeat = 5,
     threads: Threads = None,
+    kv_cache_dtype: KVCacheDtype = "f16",
     json: Json = False,
 ) -> None:
     """Tokens per second of decoding, without server or scheduler."""
     from lightwell.cli.bench import decode as command
 
-    command(model, batch, tokens, context, repeat, threads, json)
+    command(model, batch, tokens, context, repeat, threads, kv_cache_dtype, json)
 
 
 @bench.command("prefill")
@@ -148,12 +155,13 @@ def bench_prefill(
     chunk: Annotated[int, typer.Option(min=1, help="Tokens in one step.")] = 512,
     repeat: Repeat = 5,
     threads: Threads = None,
+    kv_cache_dtype: KVCacheDtype = "f16",
     json: Json = False,
 ) -> None:
     """Tokens per second of reading a prompt, without server or scheduler."""
     from lightwell.cli.bench import prefill as command
 
-    command(model, tokens, chunk, repeat, threads, json)
+    command(model, tokens, chunk, repeat, threads, kv_cache_dtype, json)
 
 
 @bench.command("serve")
@@ -166,13 +174,15 @@ def bench_serve(
     output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 128,
     shared_tokens: Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin with, besides.")] = 0,
     threads: Threads = None,
+    kv_cache_dtype: KVCacheDtype = "f16",
     json: Json = False,
 ) -> None:
     """Output tokens per second, TTFT and ITL of a server under load, over HTTP."""
     from lightwell.cli.bench_serve import bench_serve as command
     from lightwell.cli.load import Load
 
-    command(model, url, Load(concurrency, requests, prompt_tokens, output_tokens, shared_tokens), threads, json)
+    load = Load(concurrency, requests, prompt_tokens, output_tokens, shared_tokens)
+    command(model, url, load, threads, kv_cache_dtype, json)
 
 
 @bench.command("machine")

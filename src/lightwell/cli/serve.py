@@ -44,7 +44,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     path = pull(config.model)
     checkpoint = open_checkpoint(path)
     context = min(config.max_model_len or checkpoint.spec.context_tokens, checkpoint.spec.context_tokens)
-    plan = plan_kv(checkpoint, context, config.kv_cache_memory)
+    plan = plan_kv(checkpoint, context, config.kv_cache_memory, config.kv_cache_dtype)
     supervisor = Supervisor(
         EngineConfig(
             model=str(path),
@@ -58,6 +58,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
             prefix_cache=config.enable_prefix_caching,
             pack_cache=config.pack_cache,
             pin_threads=config.pin_threads,
+            kv_cache_dtype=config.kv_cache_dtype,
         ),
         worker,
     )

@@ -15,6 +15,7 @@ from lightwell.host.build import build_engine
 from lightwell.host.local import generate
 from lightwell.host.memory import plan_kv
 from lightwell.host.messages import EngineConfig
+from lightwell.runtimes.base import KVCacheDtype
 from lightwell.sampling.params import SamplingParams
 from lightwell.text import ChatTemplate, Detokenizer, Tokenizer, load_template, load_tokenizer
 from lightwell.units import Tokens
@@ -28,12 +29,14 @@ class Session:
     context_tokens: Tokens
 
 
-def open_session(model: str, chat_template: Path | None, threads: int | None, pack_cache: bool) -> Session:
+def open_session(
+    model: str, chat_template: Path | None, threads: int | None, kv_cache_dtype: KVCacheDtype, pack_cache: bool
+) -> Session:
     """Load the model by name or path, pulling it first where need be."""
     path = pull(model)
     checkpoint = open_checkpoint(path)
     context = checkpoint.spec.context_tokens
-    plan = plan_kv(checkpoint, context, None)
+    plan = plan_kv(checkpoint, context, None, kv_cache_dtype)
     config = EngineConfig(
         model=str(path),
         name=model,
@@ -42,6 +45,7 @@ def open_session(model: str, chat_template: Path | None, threads: int | None, pa
         threads=threads,
         max_sequences=1,
         pack_cache=pack_cache,
+        kv_cache_dtype=kv_cache_dtype,
     )
     engine, _ = build_engine(config, checkpoint)
     return Session(engine, load_tokenizer(checkpoint), load_template(checkpoint, chat_template), context)

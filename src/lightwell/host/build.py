@@ -31,6 +31,7 @@ def make_runtime(config: EngineConfig) -> Runtime:
         max_logit_rows=config.max_sequences,
         pack_cache=config.pack_cache,
         pin_threads=config.pin_threads,
+        kv_cache_dtype=config.kv_cache_dtype,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.errors import StartupError
-from lightwell.runtimes.base import BLOCK_TOKENS
+from lightwell.runtimes.base import BLOCK_TOKENS, KVCacheDtype
 from lightwell.units import Bytes, Tokens, format_bytes
 
 _FULL_CONVERSATIONS = 2  # by default the KV cache holds this many conversations of the longest length
@@ -55,16 +55,20 @@ def _read(file: Path) -> int | None:
 
 
 def plan_kv(
-    checkpoint: Checkpoint, context_tokens: Tokens, asked: Bytes | None, available: Bytes | None = None
+    checkpoint: Checkpoint,
+    context_tokens: Tokens,
+    asked: Bytes | None,
+    dtype: KVCacheDtype = "f16",
+    available: Bytes | None = None,
 ) -> KVPlan:
-    """Size the KV cache before anything heavy starts.
+    """Size the KV cache of this type before anything heavy starts.
 
     ``asked`` is the size that the user named, None for the default. Raises StartupError where the model and its
     cache do not fit into memory, or the cache would hold less than one block.
     """
     weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     left = (available_bytes() if available is None else available) - weights - _PROCESS_BYTES
-    block = checkpoint.spec.kv_bytes_per_token() * BLOCK_TOKENS
+    block = checkpoint.spec.kv_bytes_per_token(dtype) * BLOCK_TOKENS
     wanted = asked
     if wanted is None:
         wanted = min(_FULL_CONVERSATIONS * blocks_for(context_tokens) * block, int(max(left, 0) * _KV_SHARE))

@@ -11,6 +11,7 @@ import msgspec
 
 from lightwell.engine.request import Request
 from lightwell.events import Event
+from lightwell.runtimes.base import KVCacheDtype
 from lightwell.units import Bytes, Tokens
 
 
@@ -29,6 +30,7 @@ class EngineConfig(msgspec.Struct, frozen=True, array_like=True, tag=True):
     prefix_cache: bool = True
     pack_cache: bool = True
     pin_threads: bool = False
+    kv_cache_dtype: KVCacheDtype = "f16"  # of the CPU runtime
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ from lightwell.sampling.params import SamplingParams
 from lightwell.units import Bytes, Seconds
 
 BLOCK_TOKENS = 32
+
+KVCacheDtype: TypeAlias = Literal["f16", "int8"]  # what the CPU runtime's cache can hold; the reference has float32
 
 Int32s = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]

@@ -36,7 +36,15 @@ class Projection:
 
 class Plan:
     def __init__(
-        self, isa: str, threads: int, vocab: int, layers: int, heads: int, kv_heads: int, head_dim: int
+        self,
+        isa: str,
+        threads: int,
+        vocab: int,
+        layers: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        kv_type: str,
     ) -> None: ...
     def buffer(self, columns: int, floats: bool, quantized: bool) -> int: ...
     def rope(self, frequencies: list[float], factor: float, interleaved: bool) -> int: ...

@@ -10,7 +10,7 @@ from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.tensor import Tensor
 from lightwell.errors import StartupError
 from lightwell.models.weights import arrange
-from lightwell.runtimes.base import Floats, MemoryReport, StepInput, StepOutput
+from lightwell.runtimes.base import Floats, KVCacheDtype, MemoryReport, StepInput, StepOutput
 from lightwell.runtimes.cpu import _native
 from lightwell.runtimes.cpu.fuse import Embed, Mix, Op, Score, fuse
 from lightwell.runtimes.cpu.lower import lower, products
@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 class CpuRuntime:
     """``threads`` None: the physical cores that the process may use. ``activations`` float32 is for tests.
 
+    ``kv_cache_dtype`` int8 keeps each key and value of a head in 8 bits with one scale: half the bytes of f16.
+
     ``max_step_tokens`` and ``max_logit_rows`` are what the reported workspace is for; larger steps run, in more.
     ``pack_cache``: keep packed weights on disk for the next start (pack_cache.py). ``pin_threads``: each thread stays
     on a physical core of its own; the one that loads is among them, and should run the steps.
@@ -41,6 +43,7 @@ class CpuRuntime:
         max_logit_rows: int = 64,
         pack_cache: bool = False,
         pin_threads: bool = False,
+        kv_cache_dtype: KVCacheDtype = "f16",
     ) -> None:
         """Raises StartupError for threads out of range, or an instruction set in LIGHTWELL_CPU_ISA that is not here."""
         self._isa = chosen_isa()
@@ -54,6 +57,7 @@ class CpuRuntime:
                 "may use: ask for fewer, or do not pin them."
             )
         self._activations, self._pack_cache = activations, pack_cache
+        self._kv_cache_dtype = kv_cache_dtype
         self._max_step_tokens, self._max_logit_rows = max_step_tokens, max_logit_rows
 
     def load(self, checkpoint: Checkpoint) -> MemoryReport:
@@ -68,7 +72,14 @@ class CpuRuntime:
             cached=self._pack_cache,
         )
         self._plan = _native.Plan(
-            self._isa, self._threads, spec.vocab, spec.layers, spec.heads, spec.kv_heads, spec.head_dim
+            self._isa,
+            self._threads,
+            spec.vocab,
+            spec.layers,
+            spec.heads,
+            spec.kv_heads,
+            spec.head_dim,
+            self._kv_cache_dtype,
         )
         if self._pinned and not self._plan.pin(self._pinned):
             _log.warning("the system does not let threads be pinned to CPUs; they run where it puts them")
@@ -84,6 +95,7 @@ class CpuRuntime:
                 "instruction set": self._isa,
                 "threads": f"{self._threads}, pinned" if self._pinned else str(self._threads),
                 "activations": self._activations,
+                "KV cache type": self._kv_cache_dtype,
             },
         )
 

@@ -20,7 +20,7 @@ class ReferenceRuntime:
         return MemoryReport(
             weight_bytes=sum(values.nbytes for values in self._values.values()),
             workspace_bytes=0,
-            kv_bytes_per_block=self._spec.kv_bytes_per_token(value_bytes=4) * BLOCK_TOKENS,
+            kv_bytes_per_block=self._spec.kv_bytes_per_token("f32") * BLOCK_TOKENS,
             details={"arithmetic": "NumPy float32"},
         )
 
