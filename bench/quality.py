@@ -1,118 +1,82 @@
 """How close the CPU runtime's arithmetic comes to float32 on the same dequantized weights.
 
-    python bench/quality.py MODEL TEXT [--chunks 16] [--kv-cache-dtype f16|int8] [--llama-logits FILE]
+    python bench/quality.py MODEL TEXT [--chunks 16] [--exact-chunks N] [--kv-cache-dtype f16|int8] [--llama-logits FILE]
 
 Reads TEXT in chunks of 512 tokens and compares the scores of the second half of each chunk with those of the NumPy
-reference: mean KL divergence, perplexity of both, and how often the likeliest token is the same. With
---llama-logits, a file written by ``llama-perplexity -m MODEL -f TEXT -c 512 --chunks N --save-all-logits FILE``,
-llama.cpp's scores are measured against the same reference on the same positions.
+reference: mean KL divergence, perplexity of both, and how often the likeliest token is the same. The CPU runtime with
+float32 activations, which is slow, reads only the first --exact-chunks (all unless given). With --llama-logits, a file
+written by ``llama-perplexity -m MODEL -f TEXT -c 512 --chunks N --save-all-logits FILE``, llama.cpp's scores are
+measured against the same reference on the same positions.
 """
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from lightwell.checkpoints import open_checkpoint
 from lightwell.checkpoints.catalog import pull
-from lightwell.runtimes.base import BLOCK_TOKENS, Runtime, StepInput, sampling_rows
+from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.cli.scoring import Perplexity, Softmax, chunks, load, score, softmax
+from lightwell.runtimes.base import Floats, Int32s, Runtime
 from lightwell.runtimes.cpu import CpuRuntime
 from lightwell.runtimes.reference import ReferenceRuntime
-from lightwell.sampling.params import SamplingParams
-from lightwell.text import Tokenizer, load_tokenizer
+from lightwell.text import load_tokenizer
 
 CONTEXT = 512
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass
 class Closeness:
     """Sums over positions; ``mean_kl`` and the perplexities are what is quoted."""
 
-    positions: int = 0
     kl: float = 0.0
     agreed: int = 0
-    loss: float = 0.0
-    reference_loss: float = 0.0
     error: float = 0.0  # of a row of scores, relative, in the Euclidean norm
+    ours: Perplexity = field(default_factory=Perplexity)
+    reference: Perplexity = field(default_factory=Perplexity)
 
-    def add(self, reference: Floats, scores: Floats, targets: npt.NDArray[np.int64]) -> None:
-        """Rows of raw scores (positions, vocabulary) and the token that follows each."""
-        expected, got = log_softmax(reference), log_softmax(scores)
-        rows = np.arange(len(targets))
-        self.positions += len(targets)
-        self.kl += float((np.exp(expected) * (expected - got)).sum())
-        self.agreed += int((expected.argmax(1) == got.argmax(1)).sum())
-        self.loss -= float(got[rows, targets].sum())
-        self.reference_loss -= float(expected[rows, targets].sum())
-        self.error += float((np.linalg.norm(reference - scores, axis=1) / np.linalg.norm(reference, axis=1)).sum())
+    def add(self, expected: Floats, expected_softmax: Sequence[Softmax], scores: Floats, targets: Int32s) -> None:
+        """Rows of raw scores (positions, vocabulary), the reference's and others, and the token that follows each."""
+        for row in zip(expected, expected_softmax, scores, targets, strict=True):
+            self._add(*row)
+
+    def _add(self, expected: Floats, reference: Softmax, scores: Floats, target: np.int32) -> None:
+        """Terms of the divergence are differences of scores less those of the peaks: small, so float32 will do."""
+        ours = softmax(scores)
+        self.ours.add(ours.loss(scores[target]))
+        self.reference.add(reference.loss(expected[target]))
+        self.agreed += int(expected.argmax() == scores.argmax())
+        difference = expected - scores
+        self.error += float(np.linalg.norm(difference) / np.linalg.norm(expected))
+        difference -= reference.peak - ours.peak
+        difference *= reference.exponentials
+        mean = float(difference.sum(dtype=np.float64)) / reference.total
+        self.kl += mean + math.log(ours.total / reference.total)
 
     @property
     def mean_kl(self) -> float:
-        return self.kl / self.positions
+        return self.kl / self.ours.positions
 
     @property
     def mean_error(self) -> float:
-        return self.error / self.positions
-
-    @property
-    def perplexity(self) -> float:
-        return float(np.exp(self.loss / self.positions))
-
-    @property
-    def reference_perplexity(self) -> float:
-        return float(np.exp(self.reference_loss / self.positions))
+        return self.error / self.ours.positions
 
     def __str__(self) -> str:
+        ours, reference, positions = self.ours.value, self.reference.value, self.ours.positions
         return (
-            f"{self.positions} positions: mean KL {self.mean_kl:.5f}, perplexity {self.perplexity:.3f} "
-            f"(reference {self.reference_perplexity:.3f}, {self.perplexity / self.reference_perplexity - 1:+.2%}), "
-            f"same likeliest token {self.agreed / self.positions:.3f}, "
+            f"{positions} positions: mean KL {self.mean_kl:.5f}, perplexity {ours:.3f} "
+            f"(reference {reference:.3f}, {ours / reference - 1:+.2%}), "
+            f"same likeliest token {self.agreed / positions:.3f}, "
             f"mean relative error of the scores {self.mean_error:.1e}"
         )
 
 
-def log_softmax(scores: Floats) -> npt.NDArray[np.float64]:
-    shifted = scores.astype(np.float64) - scores.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-
-
-def chunks(tokenizer: Tokenizer, text: str, count: int) -> list[list[int]]:
-    """The first ``count`` runs of CONTEXT tokens; each begins with BOS where the model wants one."""
-    tokens = tokenizer.encode(text, special=False)
-    if len(tokens) < count * CONTEXT:
-        raise SystemExit(f"the text has only {len(tokens)} tokens, {count * CONTEXT} are needed")
-    parts = [tokens[i * CONTEXT : (i + 1) * CONTEXT] for i in range(count)]
-    if tokenizer.add_bos and tokenizer.bos_id is not None:
-        shifted = [tokenizer.bos_id, *tokens]  # as llama.cpp does: BOS before the text, then over each chunk's first
-        parts = [[tokenizer.bos_id, *shifted[i * CONTEXT + 1 : (i + 1) * CONTEXT]] for i in range(count)]
-    return parts
-
-
-def scores(runtime: Runtime, tokens: list[int], vocab: int) -> Floats:
-    """Raw scores of the second half of ``tokens``, its last position left out as nothing follows it."""
-    rows = np.arange(CONTEXT // 2, CONTEXT - 1, dtype=np.int32)
-    out = np.empty((len(rows), vocab), np.float32)
-    runtime.execute(
-        StepInput(
-            tokens=np.asarray(tokens, np.int32),
-            positions=np.arange(CONTEXT, dtype=np.int32),
-            starts=np.array([0, CONTEXT], np.int32),
-            block_tables=np.arange(CONTEXT // BLOCK_TOKENS, dtype=np.int32)[None],
-            logit_rows=rows,
-            sampling=sampling_rows([SamplingParams(temperature=0)] * len(rows), (rows + 1).tolist()),
-        ),
-        out,
-    )
-    return out
-
-
-def loaded(runtime: Runtime, model: Path) -> Runtime:
-    runtime.load(open_checkpoint(model))
-    runtime.allocate(CONTEXT // BLOCK_TOKENS)
+def loaded(runtime: Runtime, checkpoint: Checkpoint) -> Runtime:
+    load(runtime, checkpoint, CONTEXT)
     return runtime
 
 
@@ -130,35 +94,58 @@ def llama_scores(file: Path) -> Iterator[tuple[list[int], Floats]]:
             yield row.tolist(), packed[:, 4 : 4 + vocab] * scale[:, None] + low[:, None]
 
 
+def llama_chunk(theirs: Iterator[tuple[list[int], Floats]], tokens: list[int]) -> Floats:
+    """They are log-probabilities, so the error of the scores says nothing here; all else does."""
+    llama_tokens, logprobs = next(theirs)
+    if llama_tokens[1:] != tokens[1:]:  # llama.cpp writes the first token as it was before BOS replaced it
+        raise SystemExit("llama.cpp cut the text into other tokens")
+    return logprobs
+
+
+def compare(
+    reference: Runtime,
+    runtimes: Mapping[str, tuple[Runtime, int]],
+    parts: Sequence[list[int]],
+    vocab: int,
+    theirs: Iterator[tuple[list[int], Floats]] | None = None,
+) -> dict[str, Closeness]:
+    """Each runtime, by name, over the first so many of the chunks, and llama.cpp's scores over all of them."""
+    measured = {name: Closeness() for name, (_, count) in runtimes.items() if count > 0}
+    for index, tokens in enumerate(parts):
+        ((expected, targets),) = score(reference, tokens, vocab)
+        references = [softmax(row) for row in expected]
+        for name, (runtime, count) in runtimes.items():
+            if index < count:
+                ((scores, _),) = score(runtime, tokens, vocab)
+                measured[name].add(expected, references, scores, targets)
+        if theirs is not None:
+            measured.setdefault("llama.cpp", Closeness()).add(
+                expected, references, llama_chunk(theirs, tokens), targets
+            )
+    return measured
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("text", type=Path)
     parser.add_argument("--chunks", type=int, default=16)
+    parser.add_argument("--exact-chunks", type=int)
     parser.add_argument("--kv-cache-dtype", choices=["f16", "int8"], default="f16")
     parser.add_argument("--llama-logits", type=Path)
     options = parser.parse_args()
 
-    path = pull(options.model)
-    checkpoint = open_checkpoint(path)
-    vocab = checkpoint.spec.vocab
+    checkpoint = open_checkpoint(pull(options.model))
+    text = options.text.read_text(encoding="utf-8")
+    parts = chunks(load_tokenizer(checkpoint), text, CONTEXT, options.chunks)
+    exact = options.chunks if options.exact_chunks is None else options.exact_chunks
     kv = options.kv_cache_dtype
-    reference, ours = loaded(ReferenceRuntime(), path), loaded(CpuRuntime(kv_cache_dtype=kv), path)
-    exact = loaded(CpuRuntime(activations="float32", kv_cache_dtype=kv), path)
-    measured = {"int8 activations": Closeness(), "float32 activations": Closeness()}
+    runtimes = {"int8 activations": (loaded(CpuRuntime(kv_cache_dtype=kv), checkpoint), options.chunks)}
+    if exact > 0:
+        runtimes["float32 activations"] = (loaded(CpuRuntime(activations="float32", kv_cache_dtype=kv), checkpoint), exact)
     theirs = llama_scores(options.llama_logits) if options.llama_logits else None
-    for tokens in chunks(load_tokenizer(checkpoint), options.text.read_text(encoding="utf-8"), options.chunks):
-        expected = scores(reference, tokens, vocab)
-        targets = np.asarray(tokens[CONTEXT // 2 + 1 :])
-        measured["int8 activations"].add(expected, scores(ours, tokens, vocab), targets)
-        measured["float32 activations"].add(expected, scores(exact, tokens, vocab), targets)
-        if theirs is not None:
-            llama_tokens, logprobs = next(theirs)
-            if llama_tokens[1:] != tokens[1:]:  # llama.cpp writes the first token as it was before BOS replaced it
-                raise SystemExit("llama.cpp cut the text into other tokens")
-            # They are log-probabilities, so the error of the scores says nothing here; all else does.
-            measured.setdefault("llama.cpp", Closeness()).add(expected, logprobs, targets)
-    for name, closeness in measured.items():
+    reference = loaded(ReferenceRuntime(), checkpoint)
+    for name, closeness in compare(reference, runtimes, parts, checkpoint.spec.vocab, theirs).items():
         print(f"{name}: {closeness}")
 
 

@@ -3,11 +3,11 @@
 ``bench/quality.py`` measures the same over more text, beside llama.cpp.
 """
 
-import numpy as np
 import pytest
 
-from bench.quality import CONTEXT, Closeness, chunks, loaded, scores
+from bench.quality import CONTEXT, Closeness, compare, loaded
 from lightwell.checkpoints import open_checkpoint
+from lightwell.cli.scoring import chunks
 from lightwell.runtimes.cpu import CpuRuntime
 from lightwell.runtimes.reference import ReferenceRuntime
 from lightwell.text import load_tokenizer
@@ -17,16 +17,11 @@ pytestmark = pytest.mark.slow
 
 def measure(path, text, count) -> dict[str, Closeness]:
     checkpoint = open_checkpoint(path)
-    reference = loaded(ReferenceRuntime(), path)
-    runtimes = {kind: loaded(CpuRuntime(activations=kind), path) for kind in ("int8", "float32")}
-    runtimes["int8 KV"] = loaded(CpuRuntime(kv_cache_dtype="int8"), path)
-    measured = {kind: Closeness() for kind in runtimes}
-    for tokens in chunks(load_tokenizer(checkpoint), text, count):
-        expected = scores(reference, tokens, checkpoint.spec.vocab)
-        for kind, runtime in runtimes.items():
-            got = scores(runtime, tokens, checkpoint.spec.vocab)
-            measured[kind].add(expected, got, np.asarray(tokens[CONTEXT // 2 + 1 :]))
-    return measured
+    kinds = ("int8", "float32")
+    runtimes = {kind: (loaded(CpuRuntime(activations=kind), checkpoint), count) for kind in kinds}
+    runtimes["int8 KV"] = (loaded(CpuRuntime(kv_cache_dtype="int8"), checkpoint), count)
+    parts = chunks(load_tokenizer(checkpoint), text, CONTEXT, count)
+    return compare(loaded(ReferenceRuntime(), checkpoint), runtimes, parts, checkpoint.spec.vocab)
 
 
 # Over one chunk of 255 positions a perplexity moves by chance alone by more than the 0.5 % that hold for thousands.
@@ -40,6 +35,6 @@ def test_close_to_the_reference(model, count, float_error, perplexity_error, sha
     assert exact.mean_error < float_error
     assert exact.mean_kl < 1e-4
     assert quantized.mean_kl < 0.004
-    assert abs(quantized.perplexity / quantized.reference_perplexity - 1) < perplexity_error
+    assert abs(quantized.ours.value / quantized.reference.value - 1) < perplexity_error
     assert measured["int8 KV"].mean_kl < 0.006
-    assert abs(measured["int8 KV"].perplexity / quantized.perplexity - 1) < perplexity_error
+    assert abs(measured["int8 KV"].ours.value / quantized.ours.value - 1) < perplexity_error

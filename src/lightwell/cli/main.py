@@ -25,6 +25,7 @@ Temperature = Annotated[float, typer.Option(min=0.0, help="0 always takes the li
 Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer; drawn if not given.")]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Longest answer; by default the room left.")]
 TemplateFile = Annotated[Path | None, typer.Option("--chat-template", help="A jinja file to use for chats.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of text.")]
 MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Context window in tokens; by default the model's.")]
 
 
@@ -127,8 +128,22 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove all of the
     command(clear)
 
 
+@app.command()
+def perplexity(
+    model: Model,
+    text: Annotated[Path, typer.Argument(help="A file of UTF-8 text, such as wikitext-2's wiki.test.raw.")],
+    context: Annotated[int, typer.Option(min=4, help="Tokens of a chunk; its second half is scored.")] = 512,
+    chunks: Annotated[int | None, typer.Option(min=1, help="Only the first chunks; by default the whole text.")] = None,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """How well a model predicts a text, as llama.cpp measures it: to see what a quantized format costs."""
+    from lightwell.cli.perplexity import perplexity as command
+
+    command(model, text, context, chunks, threads, json)
+
+
 Repeat = Annotated[int, typer.Option(min=1, help="Runs; the median is what counts.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of text.")]
 
 
 @bench.command("decode")
