@@ -46,16 +46,18 @@ _TYPE_NAMES = """
     IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 Q4_0_4_4 Q4_0_4_8 Q4_0_8_8 TQ1_0 TQ2_0 IQ4_NL_4_4
     IQ4_NL_4_8 IQ4_NL_8_8 MXFP4
 """
-_TENSOR_TYPES = _TYPE_NAMES.split()
-_SUPPORTED = [format.name for format in Format if format.name in _TENSOR_TYPES and format not in INTEGERS]
+TENSOR_TYPES = _TYPE_NAMES.split()
+_SUPPORTED = [format.name for format in Format if format.name in TENSOR_TYPES and format not in INTEGERS]
 
 
 @dataclass(frozen=True)
 class GgufFile:
-    """``metadata`` holds plain Python values, arrays as lists; ``tensors`` have the file's own names."""
+    """``metadata`` holds plain Python values, arrays as lists; ``places`` are the bytes of each key in the map, from
+    its name to the end of its value. ``tensors`` have the file's own names."""
 
     path: Path
     metadata: Mapping[str, Any]
+    places: Mapping[str, slice]
     tensors: Mapping[str, Tensor]
     map: MappedFile
 
@@ -68,11 +70,11 @@ def read_gguf(path: Path) -> GgufFile:
     mapped = map_file(path)
     cursor = _Cursor(path, mapped)
     tensor_count, key_count = _read_preamble(cursor)
-    metadata = _read_metadata(cursor, key_count)
+    metadata, places = _read_metadata(cursor, key_count)
     if metadata.get("split.count", 0) > 1:
         raise CheckpointError(path, "is one part of a split model: join the parts with llama-gguf-split --merge")
     entries = [_read_tensor_entry(cursor) for _ in range(tensor_count)]
-    return GgufFile(path, metadata, _place_tensors(cursor, entries, _alignment(path, metadata)), mapped)
+    return GgufFile(path, metadata, places, _place_tensors(cursor, entries, _alignment(path, metadata)), mapped)
 
 
 class _Cursor:
@@ -172,14 +174,17 @@ def _read_preamble(cursor: _Cursor) -> tuple[int, int]:
     return cursor.u64("the tensor count"), cursor.u64("the key count")
 
 
-def _read_metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
+def _read_metadata(cursor: _Cursor, count: int) -> tuple[dict[str, Any], dict[str, slice]]:
     metadata: dict[str, Any] = {}
+    places: dict[str, slice] = {}
     for index in range(count):
+        begin = cursor.position
         key = cursor.string(f"the name of key {index}")
         if key in metadata:
             raise cursor.fault(f"key {key!r} appears twice")
         metadata[key] = _read_value(cursor, cursor.u32(f"the type of key {key!r}"), f"key {key!r}")
-    return metadata
+        places[key] = slice(begin, cursor.position)
+    return metadata, places
 
 
 def _read_value(cursor: _Cursor, value_type: int, what: str) -> Any:
@@ -241,7 +246,7 @@ def _read_tensor_entry(cursor: _Cursor) -> _Entry:
 
 
 def _format(cursor: _Cursor, tensor_type: int, what: str) -> Format:
-    name = _TENSOR_TYPES[tensor_type] if tensor_type < len(_TENSOR_TYPES) else f"unknown type {tensor_type}"
+    name = TENSOR_TYPES[tensor_type] if tensor_type < len(TENSOR_TYPES) else f"unknown type {tensor_type}"
     if name not in _SUPPORTED:
         raise cursor.fault(f"{what} is stored as {name}, which is not supported; supported are {', '.join(_SUPPORTED)}")
     return Format[name]
