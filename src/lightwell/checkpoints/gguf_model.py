@@ -75,6 +75,7 @@ _OWN_NAMES = {
     "phi3": {"attn_qkv": "qkv", "ffn_up": "gate_up"},
     "gpt-oss": {"post_attention_norm": "ffn_norm", "attn_sinks": "sinks"},
 }
+_FUSED_IN = {"phi3": {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}}
 _LAYER_TENSOR = re.compile(r"blk\.(0|[1-9][0-9]*)\.(\w+)\.(weight|bias)")
 
 _SOFTMAX = 1  # llama.cpp's number for the gating function of a router
@@ -136,6 +137,21 @@ def our_name(name: str, architecture: str) -> str | None:
         part = (_LAYER_NAMES | _OWN_NAMES.get(architecture, {})).get(match[2])
         return part and f"layers.{match[1]}.{part}.{match[3]}"
     return _TOP_NAMES.get(name)
+
+
+def gguf_name(name: str, architecture: str) -> str:
+    """``layers.3.q.weight`` -> ``blk.3.attn_q.weight``: the tensor that has this part of the model, alone, fused with
+    others, or, for experts, stacked. Raises KeyError for a part that GGUF has no name for."""
+    if not name.startswith("layers."):
+        return _inverse(_TOP_NAMES)[name]
+    _, layer, *expert, part, kind = name.split(".")
+    part = _FUSED_IN.get(architecture, {}).get(part, part)
+    theirs = _inverse(_LAYER_NAMES) | _inverse(_OWN_NAMES.get(architecture, {}))
+    return f"blk.{layer}.{theirs[f'experts.{part}' if expert else part]}.{kind}"
+
+
+def _inverse(names: Mapping[str, str]) -> dict[str, str]:
+    return {ours: theirs for theirs, ours in names.items()}
 
 
 def _report_unread(keys: Fields) -> None:
