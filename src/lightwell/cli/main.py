@@ -1,6 +1,7 @@
 """The command line. Each command is a file of its own, imported when it is called, so that --help answers at once."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -126,6 +127,31 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove all of the
     from lightwell.cli.cache import cache as command
 
     command(clear)
+
+
+class QuantizedFormat(StrEnum):
+    """GGUF's names of the formats that can be written."""
+
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
+    Q4_1 = "q4_1"
+
+
+@app.command()
+def quantize(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A model in F32, F16 or BF16, named like MODEL.")],
+    destination: Annotated[Path, typer.Argument(metavar="DEST", help="The GGUF file to write.")],
+    format: Annotated[QuantizedFormat, typer.Option(help="What the matrices become.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace DEST where it is there already.")] = False,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Take a source that is quantized already.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write a model in 8 or 4 bits as a GGUF file, and say what each matrix loses."""
+    from lightwell.cli.quantize import quantize as command
+
+    command(source, destination, format, force, allow_requantize, json)
 
 
 @app.command()
