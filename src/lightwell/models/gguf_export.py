@@ -56,6 +56,8 @@ def _unsayable(spec: ModelSpec) -> dict[str, bool]:
         and architecture not in _WITH_WINDOWS,
         "it rotates a part of each head, which a llama in GGUF does not": architecture == "llama"
         and spec.rope.dims != spec.head_dim,
+        "llama.cpp has no gemma2 without soft caps": architecture == "gemma2"
+        and not (spec.attention_soft_cap and spec.final_soft_cap),
         "llama.cpp wants a head of its own in a gpt-oss model": architecture == "gpt-oss" and spec.tied_head,
         "some of its layers have no experts": mixture is not None and bool(mixture.dense_layers),
         "the weights of its experts do not add up to 1": mixture is not None and not mixture.normalized,
