@@ -16,15 +16,11 @@ import httpx
 import openai
 import pytest
 
+from lightwell.cli.bench_serve import free_port, wait_ready
+from lightwell.errors import StartupError
 from tests.tiny_gguf import write_tiny_gguf
 
 MESSAGES = [{"role": "user", "content": "Say something about the sea."}]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager
@@ -36,24 +32,13 @@ def server(model: str, *flags: str, log: Path):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
     address = f"http://127.0.0.1:{port}"
     try:
-        wait_ready(address, process, log)
+        wait_ready(address, process)
         yield address, process
+    except StartupError:
+        pytest.fail(log.read_text())
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
-
-
-def wait_ready(address: str, process: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        try:
-            if httpx.get(f"{address}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError(f"not ready: {log.read_text()}")
 
 
 @pytest.fixture(scope="module")
