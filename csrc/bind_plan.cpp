@@ -37,7 +37,8 @@ T* data(const A& array, const char* name, const char* type, std::initializer_lis
   int64_t stride = 1;
   for (size_t i = shape.size(); fits && i-- > 0;) {
     const int64_t length = array.shape(i), wanted = shape.begin()[i];
-    fits = (wanted < 0 || length == wanted) && (length <= 1 || array.stride(i) == stride);
+    const bool follows = length <= 1 || array.size() == 0 || array.stride(i) == stride;  // nothing follows anything
+    fits = (wanted < 0 || length == wanted) && follows;
     stride *= length;
   }
   if (fits) return static_cast<T*>(array.data());

@@ -280,11 +280,12 @@ void check_source(const std::string& format, int64_t size, int64_t rows, int64_t
   if (columns % known->block_columns)
     throw std::invalid_argument(format + " stores blocks of " + std::to_string(known->block_columns) +
                                 " columns, which do not divide those of a matrix of " + shape);
-  const int64_t row_bytes = source_row_bytes(known->name, columns);
-  const bool plausible = columns <= 2 * size;  // at least 4 bits a weight; else row_bytes may have overflowed
+  const bool plausible = columns <= 2 * size;  // at least 4 bits a weight; else the bytes of a row may overflow
+  const int64_t row_bytes = plausible ? source_row_bytes(known->name, columns) : 0;
   if (!plausible || size % row_bytes || size / row_bytes != rows)
-    throw std::invalid_argument(format + " data of a matrix of " + shape + " must have " + std::to_string(row_bytes) +
-                                " bytes a row, but there are " + std::to_string(size) + " bytes");
+    throw std::invalid_argument(format + " data of a matrix of " + shape + " must have " +
+                                (plausible ? std::to_string(row_bytes) + " bytes a row" : std::string("more")) +
+                                ", but there are " + std::to_string(size) + " bytes");
 }
 
 }  // namespace
@@ -330,8 +331,8 @@ PackedMatrix::PackedMatrix(const uint8_t* source, int64_t size, const std::strin
 std::unique_ptr<PackedMatrix> PackedMatrix::of_packed(const uint8_t* packed, int64_t size, const std::string& format,
                                                       int64_t rows, int64_t columns) {
   std::unique_ptr<PackedMatrix> made(new PackedMatrix);
-  const bool known = packed_layout(format.c_str(), rows, columns, &made->matrix);
-  if (!known || rows < 1 || columns < 1 || made->bytes() != size)
+  const bool plausible = rows >= 1 && columns >= 1 && columns <= 2 * size / rows;  // else the layout may overflow
+  if (!plausible || !packed_layout(format.c_str(), rows, columns, &made->matrix) || made->bytes() != size)
     throw std::invalid_argument("a packed matrix of " + format + ", " + std::to_string(rows) + " x " +
                                 std::to_string(columns) + ", does not have " + std::to_string(size) + " bytes");
   if (reinterpret_cast<uintptr_t>(packed) % 64) throw std::invalid_argument("packed bytes begin at a 64-byte boundary");

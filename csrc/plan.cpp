@@ -164,7 +164,8 @@ void Plan::attention(int q, int layer, Scores scores, int64_t window, int out) {
   require(layer >= 0 && layer < shape_.layers && window >= 0, "no such layer or window");
   require(scores.soft_cap >= 0 && (scores.sinks.empty() || static_cast<int64_t>(scores.sinks.size()) == shape_.heads),
           "a soft cap below zero, or sinks that are not one a head");
-  push(std::make_unique<Attention>(at(q), layer, std::move(scores), attention_schedule(window), at(out)));
+  push(std::make_unique<Attention>(at(q), layer, std::move(scores), attention_schedule(std::min<int64_t>(window, INT32_MAX)),
+                                   at(out)));  // positions are int32: a wider window sees no more
 }
 
 const AttentionSchedule& Plan::attention_schedule(int64_t window) {

@@ -429,7 +429,7 @@ def test_the_huge_pages_of_a_mapping_are_read_from_the_system(tmp_path: Path, mo
 
 def test_an_index_that_does_not_fit_its_matrices_is_damage(model: Path, folder: Path, tmp_path: Path) -> None:
     matrix = _native.PackedMatrix(open_checkpoint(model).tensors["embed.weight"].data, "Q8_0", 260, 64)
-    for rows, columns in ((261 + 16, 64), (260, 96), (0, 64)):
+    for rows, columns in ((261 + 16, 64), (260, 96), (0, 64), (2**62, 2**62)):
         with (tmp_path / "pack").open("w+b") as file:
             pack_file.write_pack(file, "x", {Source(0, 0, "Q8_0", rows, columns): matrix})
             file.seek(0)
@@ -441,6 +441,8 @@ def test_packed_bytes_must_be_aligned_and_as_many_as_the_shape_takes() -> None:
     data = _native.empty_weights(4096)
     with pytest.raises(ValueError, match="does not have 100 bytes"):
         _native.PackedMatrix.of_packed(data[:100], "Q8_0", 16, 32)
+    with pytest.raises(ValueError, match="does not have 4096 bytes"):
+        _native.PackedMatrix.of_packed(data, "Q8_0", 2**62, 32)
     size = _native.PackedMatrix(data[: 16 * 34], "Q8_0", 16, 32).nbytes
     with pytest.raises(ValueError, match="64-byte"):
         _native.PackedMatrix.of_packed(data[1 : 1 + size], "Q8_0", 16, 32)
