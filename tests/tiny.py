@@ -8,6 +8,7 @@ from typing import Any, Literal
 import gguf
 import numpy as np
 import numpy.typing as npt
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from lightwell.checkpoints.checkpoint import Checkpoint
@@ -132,11 +133,24 @@ def _random_groups(values: Floats, format: Format) -> npt.NDArray[np.uint8]:
     return groups
 
 
+def examples(count: int) -> settings:
+    """So many examples with the default profile, and a part of them with one that wants fewer (conftest.py)."""
+    return settings(max_examples=max(1, count * settings.default.max_examples // 100), deadline=None)
+
+
 @st.composite
 def tiny_shapes(draw: st.DrawFn, group_values: int = 1) -> dict[str, Any]:
-    """Keyword arguments of tiny_checkpoint for a small valid model whose columns divide into groups of this size."""
-    kv_heads, head_dim = draw(st.integers(1, 3)), draw(st.sampled_from([16, 32, 48, 64]))
-    grouped = [n for n in range(1, 6) if kv_heads * n * head_dim % group_values == 0] or [group_values // 16]
+    """Keyword arguments of tiny_checkpoint for a small valid model whose columns divide into groups of this size.
+
+    Heads of up to 256 dimensions, all of them rotated or some, and one to nine query heads for a KV head.
+    """
+    kv_heads, head_dim = draw(st.integers(1, 3)), 16 * draw(st.integers(1, 16))
+    columns = {n: kv_heads * n * head_dim for n in range(1, 10)}
+    grouped = [n for n, of_heads in columns.items() if of_heads % group_values == 0]
+    grouped = [n for n in grouped if columns[n] <= 640] or grouped[:1]
+    rotated = st.builds(
+        Rope, theta=st.just(10_000), dims=st.integers(1, head_dim // 2).map(lambda n: 2 * n), interleaved=st.booleans()
+    )
     widths = [n for n in (32, 64, 96, 160, 256) if n % group_values == 0]
     layers, ffn_widths = draw(st.integers(1, 3)), st.sampled_from(widths)
     experts = draw(st.integers(1, 9))
@@ -157,6 +171,7 @@ def tiny_shapes(draw: st.DrawFn, group_values: int = 1) -> dict[str, Any]:
         "head_dim": head_dim,
         "ffn_width": draw(ffn_widths),
         "mixture": draw(st.none() | mixture),
+        "rope": draw(st.none() | rotated),
         "vocab": draw(st.integers(2, 130)),
         "window": draw(st.none() | st.integers(1, 80)),
         "biases": draw(st.booleans()),

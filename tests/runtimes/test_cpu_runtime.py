@@ -5,12 +5,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lightwell.checkpoints import open_checkpoint
@@ -25,7 +25,7 @@ from lightwell.sampling.params import SamplingParams
 from lightwell.sampling.reference import choose, log_probabilities
 from lightwell.text import load_tokenizer
 from tests.steps import Chunk, blocks_for, generate, step_of
-from tests.tiny import KINDS, tiny_checkpoint, tiny_shapes
+from tests.tiny import KINDS, as_tensor, examples, tiny_checkpoint, tiny_shapes
 
 Floats = npt.NDArray[np.float32]
 BLOCKS = 64
@@ -55,8 +55,10 @@ class RoundingReference(ReferenceRuntime):
         return np.asarray(np.rint(heads / np.maximum(scale, np.float32(1e-30))) * scale, np.float32).reshape(x.shape)
 
 
-def loaded(checkpoint: Checkpoint, runtime: Runtime | None = None, **options: Any) -> Runtime:
-    runtime = runtime or CpuRuntime(**{"threads": 2} | options)
+def loaded(checkpoint: Checkpoint, runtime: Runtime | None = None, isa: str = ISAS[0], **options: Any) -> Runtime:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIGHTWELL_CPU_ISA", isa)
+        runtime = runtime or CpuRuntime(**{"threads": 2} | options)
     runtime.load(checkpoint)
     runtime.allocate(BLOCKS)
     return runtime
@@ -102,18 +104,22 @@ def assert_like_the_reference(
     assert_close(actual, expected, relative=1e-3 if kv_cache_dtype == "f16" else 1e-2)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    shape=tiny_shapes(), seed=st.integers(0, 1000), count=st.integers(1, 100), dtype=st.sampled_from(["f16", "int8"])
-)
-def test_equals_the_reference(shape: dict[str, Any], seed: int, count: int, dtype: KVCacheDtype) -> None:
-    assert_like_the_reference(tiny_checkpoint(seed, **shape), count, dtype)
+counts = st.one_of(st.integers(1, 100), st.sampled_from([32, 64, 256]))  # these fill all blocks of the sequence
+kv_dtypes = st.sampled_from(["f16", "int8"])
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("isa", ISAS)
+@examples(20)
+@given(shape=tiny_shapes(), seed=st.integers(0, 1000), count=counts, dtype=kv_dtypes)
+def test_equals_the_reference(isa: str, shape: dict[str, Any], seed: int, count: int, dtype: KVCacheDtype) -> None:
+    assert_like_the_reference(tiny_checkpoint(seed, **shape), count, dtype, isa=isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@examples(12)
 @given(shape=tiny_shapes(group_values=32), format=st.sampled_from([Format.Q4_0, Format.Q4_1, Format.Q5_1, Format.Q8_0]))
-def test_equals_the_reference_with_quantized_weights(shape: dict[str, Any], format: Format) -> None:
-    assert_like_the_reference(tiny_checkpoint(**shape, format=format), 40)
+def test_equals_the_reference_with_quantized_weights(isa: str, shape: dict[str, Any], format: Format) -> None:
+    assert_like_the_reference(tiny_checkpoint(**shape, format=format), 40, isa=isa)
 
 
 @each_kv_dtype
@@ -124,15 +130,20 @@ def test_equals_the_reference_in_contexts_of_several_partitions(
     assert_like_the_reference(tiny_checkpoint(window=window), 600, kv_cache_dtype)
 
 
+def test_a_window_wider_than_any_context_is_none() -> None:
+    tokens = random_tokens(tiny_checkpoint(), 40)
+    unbounded, widest = (
+        every_row(loaded(tiny_checkpoint(window=w)), tiny_checkpoint(), tokens) for w in (None, 2**63 - 1)
+    )
+    assert np.array_equal(unbounded, widest)
+
+
 @each_kv_dtype
 @pytest.mark.parametrize("isa", ISAS)
-def test_equals_the_reference_on_every_instruction_set(
-    isa: str, kv_cache_dtype: KVCacheDtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
-    for family in KINDS:
-        checkpoint = tiny_checkpoint(family=family, window=40, biases=True, qk_norm=True)
-        assert_like_the_reference(checkpoint, 80, kv_cache_dtype)
+@pytest.mark.parametrize("family", KINDS)
+def test_every_family_equals_the_reference(isa: str, family: Any, kv_cache_dtype: KVCacheDtype) -> None:
+    checkpoint = tiny_checkpoint(family=family, window=40, biases=True, qk_norm=True)
+    assert_like_the_reference(checkpoint, 80, kv_cache_dtype, isa=isa)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +196,31 @@ def test_mixtures_of_any_size_equal_the_reference(experts: int, per_token: int, 
     assert_like_the_reference(tiny_checkpoint(layers=3, mixture=mixture), 150)
 
 
+def sent_to(expert: int, checkpoint: Checkpoint) -> Checkpoint:
+    """The model with routers (which must have biases) that give every row to this expert."""
+    biases = {
+        name: as_tensor(name, 100 * (np.arange(*tensor.shape) == expert).astype(np.float32), Format.F32)
+        for name, tensor in checkpoint.tensors.items()
+        if name.endswith("router.bias")
+    }
+    return replace(checkpoint, tensors=checkpoint.tensors | biases)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@examples(8)
+@given(experts=st.integers(1, 40), data=st.data(), count=st.integers(1, 150), format=st.sampled_from(["F32", "Q8_0"]))
+def test_all_rows_may_go_to_one_expert(
+    isa: str, experts: int, data: st.DataObject, count: int, format: Literal["F32", "Q8_0"]
+) -> None:
+    mixture = Mixture(experts, 1, ffn_width=32, normalized=True)
+    model = tiny_checkpoint(family="gpt-oss", layers=1, mixture=mixture, format=Format[format])
+    checkpoint = sent_to(data.draw(st.integers(0, experts - 1), "expert"), model)
+    assert_like_the_reference(checkpoint, count, isa=isa)
+    tokens = random_tokens(checkpoint, count)
+    whole = every_row(loaded(checkpoint, isa=isa), checkpoint, tokens)
+    assert np.array_equal(every_row(loaded(checkpoint, isa=isa), checkpoint, tokens, cuts=range(1, count)), whole)
+
+
 def test_experts_may_mix_formats() -> None:
     """A router in floats as files have it, and down projections in BF16 beside int8 ones."""
     checkpoint, plain = (tiny_checkpoint(family="mixtral", format=kind) for kind in (Format.Q8_0, Format.BF16))
@@ -226,17 +262,18 @@ def strangers(checkpoint: Checkpoint, count: int, first_block: int) -> list[Chun
 FORMATS = [Format.F32, Format.BF16, Format.Q4_1, Format.Q8_0]
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("isa", ISAS)
+@examples(15)
 @given(data=st.data(), shape=tiny_shapes(group_values=32), format=st.sampled_from(FORMATS))
 def test_chunks_block_tables_and_strangers_do_not_change_a_bit(
-    data: st.DataObject, shape: dict[str, Any], format: Format
+    isa: str, data: st.DataObject, shape: dict[str, Any], format: Format
 ) -> None:
     checkpoint = tiny_checkpoint(5, **shape, format=format)
-    dtype = data.draw(st.sampled_from(["f16", "int8"]))
+    dtype = data.draw(kv_dtypes)
     tokens = random_tokens(checkpoint, data.draw(st.integers(2, 300)))
-    whole = every_row(loaded(checkpoint, threads=1, kv_cache_dtype=dtype), checkpoint, tokens)
+    whole = every_row(loaded(checkpoint, isa=isa, threads=1, kv_cache_dtype=dtype), checkpoint, tokens)
 
-    runtime = loaded(checkpoint, threads=data.draw(st.integers(1, 4)), kv_cache_dtype=dtype)
+    runtime = loaded(checkpoint, isa=isa, threads=data.draw(st.integers(1, 4)), kv_cache_dtype=dtype)
     table = data.draw(st.permutations(range(20)))[: blocks_for(len(tokens))]
     cuts = sorted(data.draw(st.sets(st.integers(1, len(tokens) - 1), max_size=6)))
     assert np.array_equal(every_row(runtime, checkpoint, tokens, cuts, table), whole)
@@ -252,14 +289,13 @@ def test_chunks_block_tables_and_strangers_do_not_change_a_bit(
 @each_kv_dtype
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("window", [None, 100])
-def test_one_token_at_a_time_equals_a_whole_prompt(
-    isa: str, window: int | None, kv_cache_dtype: KVCacheDtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIGHTWELL_CPU_ISA", isa)
+def test_one_token_at_a_time_equals_a_whole_prompt(isa: str, window: int | None, kv_cache_dtype: KVCacheDtype) -> None:
     checkpoint = tiny_checkpoint(format=Format.Q4_1, window=window, heads=6, head_dim=16)
     tokens = random_tokens(checkpoint, 600)
-    whole = every_row(loaded(checkpoint, kv_cache_dtype=kv_cache_dtype), checkpoint, tokens)
-    single = every_row(loaded(checkpoint, kv_cache_dtype=kv_cache_dtype), checkpoint, tokens, cuts=range(1, 600))
+    whole = every_row(loaded(checkpoint, isa=isa, kv_cache_dtype=kv_cache_dtype), checkpoint, tokens)
+    single = every_row(
+        loaded(checkpoint, isa=isa, kv_cache_dtype=kv_cache_dtype), checkpoint, tokens, cuts=range(1, 600)
+    )
     assert np.array_equal(single, whole)
 
 
@@ -367,17 +403,33 @@ def test_a_bad_step_is_refused_and_nothing_of_it_computed(step: StepInput, compl
     assert np.array_equal(logits[0], logits[1])
 
 
-def test_a_step_without_tokens_is_nothing_to_do() -> None:
+@pytest.mark.parametrize("sequences", [0, 1, 3])
+def test_a_step_without_tokens_is_nothing_to_do(sequences: int) -> None:
     nothing = replace(
         GOOD,
         tokens=np.zeros(0, np.int32),
         positions=np.zeros(0, np.int32),
-        starts=np.zeros(1, np.int32),
-        block_tables=np.zeros((0, 0), np.int32),
+        starts=np.zeros(sequences + 1, np.int32),
+        block_tables=np.full((sequences, 2), -1, np.int32),
         logit_rows=np.zeros(0, np.int32),
         sampling=sampling_rows([], []),
     )
-    assert loaded(tiny_checkpoint()).execute(nothing).tokens.shape == (0,)
+    checkpoint = tiny_checkpoint()
+    output = loaded(checkpoint).execute(nothing, np.empty((0, checkpoint.spec.vocab), np.float32))
+    assert output.tokens.shape == (0,)
+
+
+@pytest.mark.parametrize("runtime", [CpuRuntime, ReferenceRuntime])
+def test_a_sequence_without_tokens_changes_nothing(runtime: type[Runtime]) -> None:
+    checkpoint = tiny_checkpoint()
+    tables = np.array([[-1, -1], [4, 5], [-1, -1], [6, -1], [-1, -1]], np.int32)
+    beside = replace(GOOD, starts=np.array([0, 0, 3, 3, 4, 4], np.int32), block_tables=tables)
+    logits = np.empty((2, 2, checkpoint.spec.vocab), np.float32)
+    for step, scored in zip((GOOD, beside), logits, strict=True):
+        each = loaded(checkpoint, runtime())
+        each.execute(step_of(Chunk(list(range(30)), 0, [4], draw=[])))
+        each.execute(step, scored)
+    assert np.array_equal(logits[0], logits[1])
 
 
 def test_scores_need_an_array_of_their_size() -> None:

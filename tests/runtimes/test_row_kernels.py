@@ -138,6 +138,15 @@ def test_columns_may_be_shared_out_anywhere(isa, seed, n, split):
 
 
 @settings(max_examples=40)
+@given(seed=seeds, n=lengths, groups=st.integers(0, 6))
+def test_groups_are_quantized_alone(isa, seed, n, groups):
+    x, split = normal(seed, n), 32 * groups
+    parts = [_native.quantize(part, isa) for part in (x[:split], x[split:].copy())]
+    for whole, *halves in zip(_native.quantize(x, isa), *parts, strict=True):
+        np.testing.assert_array_equal(whole, np.concatenate(halves))
+
+
+@settings(max_examples=40)
 @given(seed=seeds, n=lengths)
 def test_add_and_scale_are_exact(isa, seed, n):
     x, y = normal(seed, n), normal(seed + 1, n)
@@ -147,7 +156,7 @@ def test_add_and_scale_are_exact(isa, seed, n):
 
 @pytest.mark.parametrize("interleaved", [True, False])
 @settings(max_examples=40)
-@given(seed=seeds, heads=st.integers(1, 5), half=st.integers(1, 40), rest=st.integers(0, 20))
+@given(seed=seeds, heads=st.integers(1, 5), half=st.integers(1, 128), rest=st.integers(0, 20))
 def test_rotary_turns_pairs_and_leaves_the_rest(isa, interleaved, seed, heads, half, rest):
     x = normal(seed, heads, 2 * half + rest)
     angle = np.random.default_rng(seed).uniform(-10, 10, half)
@@ -158,6 +167,8 @@ def test_rotary_turns_pairs_and_leaves_the_rest(isa, interleaved, seed, heads, h
     np.testing.assert_allclose(got[:, pairs[0]], turned.real, atol=1e-5)
     np.testing.assert_allclose(got[:, pairs[1]], turned.imag, atol=1e-5)
     np.testing.assert_array_equal(got[:, 2 * half :], x[:, 2 * half :])
+    alone = [_native.rotary(x[i : i + 1].copy(), cos, sin, interleaved, isa) for i in range(heads)]
+    np.testing.assert_array_equal(bits(np.concatenate(alone)), bits(got))
 
 
 def test_wrong_arrays_are_refused(isa):
