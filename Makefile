@@ -5,7 +5,7 @@ MODEL ?= smollm2
 PORT ?= 8000
 BIN := $(VENV)/bin
 
-.PHONY: setup dev oracle serve test test-fast check format bench bench-peers bench-limits web check-web clean
+.PHONY: setup dev oracle serve test test-fast test-sanitized check format bench bench-peers bench-limits web check-web clean
 
 # The native code's sources decide when it is built again. Serving needs no development tools.
 setup: $(VENV)/.ready
@@ -37,6 +37,9 @@ test: dev
 
 test-fast: dev
 	$(BIN)/python -m pytest -m "not slow"
+
+test-sanitized: dev
+	PYTHON=$(BIN)/python tools/test_sanitized.sh
 
 check: dev
 	$(BIN)/ruff check .
