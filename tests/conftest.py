@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("few", max_examples=20)  # of the 100 that are the default: where each takes its time
+settings.register_profile("few", max_examples=30)  # of the 100 that are the default: where each takes its time
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
