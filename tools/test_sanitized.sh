@@ -22,7 +22,7 @@ native=$(echo "$build"/package/lightwell/runtimes/cpu/_native*.so)
 export PYTHONPATH="$build/package:$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 # Python itself is not built with the sanitizers, so their library has to be there before it, and libstdc++ beside it,
 # whose exceptions it watches. What the interpreter keeps until its end would be reported as leaks.
-export LD_PRELOAD=$(ldd "$native" | awk '/lib(asan|stdc\+\+)\.so/ { print $3 }' | sort)
+export LD_PRELOAD=$(ldd "$native" | awk '/lib(asan|stdc\+\+)\.so/ { print $3 }' | sort | xargs)
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 "$python" -S -c "from lightwell.runtimes.cpu import _native; assert _native.__file__ == '$native', _native.__file__"
 # -s: a fault ends the process, with its report on standard error.
