@@ -1,6 +1,6 @@
 """How close the CPU runtime's arithmetic comes to float32 on the same dequantized weights.
 
-    python bench/quality.py MODEL TEXT [--chunks 16] [--exact-chunks N] [--kv-cache-dtype f16|int8] [--llama-logits FILE]
+    python bench/quality.py MODEL TEXT [--chunks 16] [--exact-chunks N] [--kv-cache-dtype int8] [--llama-logits FILE]
 
 Reads TEXT in chunks of 512 tokens and compares the scores of the second half of each chunk with those of the NumPy
 reference: mean KL divergence, perplexity of both, and how often the likeliest token is the same. The CPU runtime with
@@ -142,7 +142,10 @@ def main() -> None:
     kv = options.kv_cache_dtype
     runtimes = {"int8 activations": (loaded(CpuRuntime(kv_cache_dtype=kv), checkpoint), options.chunks)}
     if exact > 0:
-        runtimes["float32 activations"] = (loaded(CpuRuntime(activations="float32", kv_cache_dtype=kv), checkpoint), exact)
+        runtimes["float32 activations"] = (
+            loaded(CpuRuntime(activations="float32", kv_cache_dtype=kv), checkpoint),
+            exact,
+        )
     theirs = llama_scores(options.llama_logits) if options.llama_logits else None
     reference = loaded(ReferenceRuntime(), checkpoint)
     for name, closeness in compare(reference, runtimes, parts, checkpoint.spec.vocab, theirs).items():

@@ -17,22 +17,23 @@ pytestmark = pytest.mark.slow
 
 def measure(path, text, count) -> dict[str, Closeness]:
     checkpoint = open_checkpoint(path)
-    kinds = ("int8", "float32")
-    runtimes = {kind: (loaded(CpuRuntime(activations=kind), checkpoint), count) for kind in kinds}
-    runtimes["int8 KV"] = (loaded(CpuRuntime(kv_cache_dtype="int8"), checkpoint), count)
+    runtimes = {
+        "int8": (loaded(CpuRuntime(), checkpoint), count),
+        "float32": (loaded(CpuRuntime(activations="float32"), checkpoint), 1),  # slow, and alike in every chunk
+        "int8 KV": (loaded(CpuRuntime(kv_cache_dtype="int8"), checkpoint), count),
+    }
     parts = chunks(load_tokenizer(checkpoint), text, CONTEXT, count)
     return compare(loaded(ReferenceRuntime(), checkpoint), runtimes, parts, checkpoint.spec.vocab)
 
 
-# Over one chunk of 255 positions a perplexity moves by chance alone by more than the 0.5 % that hold for thousands.
-@pytest.mark.parametrize(
-    ("model", "count", "float_error", "perplexity_error"), [("smollm2", 4, 1e-3, 0.005), ("gemma3", 1, 1e-3, 0.015)]
-)
-def test_close_to_the_reference(model, count, float_error, perplexity_error, shared, request):
+# The mean of log-likelihood ratios whose KL divergence is 0.003 spreads by about sqrt(2 * 0.003 / positions): by 0.1 %
+# over the 4,080 positions of 16 chunks, by 0.5 % over the 255 of one. Gemma's reference is too slow for more.
+@pytest.mark.parametrize(("model", "count", "perplexity_error"), [("smollm2", 16, 0.005), ("gemma3", 1, 0.015)])
+def test_close_to_the_reference(model, count, perplexity_error, shared, request):
     text = (shared / "data/corpora/wikitext-2/wiki.test.raw").read_text(encoding="utf-8")
     measured = measure(request.getfixturevalue(model), text, count)
     exact, quantized = measured["float32"], measured["int8"]
-    assert exact.mean_error < float_error
+    assert exact.mean_error < 1e-3
     assert exact.mean_kl < 1e-4
     assert quantized.mean_kl < 0.004
     assert abs(quantized.ours.value / quantized.reference.value - 1) < perplexity_error

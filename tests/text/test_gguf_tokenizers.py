@@ -240,6 +240,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("bytes", {"tokenizer.ggml.merges": None}, "'tokenizer.ggml.merges' is missing"),
     ("bytes", {"tokenizer.ggml.merges": ["ab"]}, "has the entry 'ab'"),
     ("bytes", {"tokenizer.ggml.merges": ["nothere a"]}, "does not fit the tokens"),
+    ("bytes", {"tokenizer.ggml.merges": ["z z"]}, "does not fit the tokens: 'zz' is none of them"),
     ("bytes", {"tokenizer.ggml.eos_token_id": 10**6}, "'tokenizer.ggml.eos_token_id' is 1000000"),
     ("bytes", {"tokenizer.ggml.add_bos_token": "yes"}, "'tokenizer.ggml.add_bos_token' is 'yes'"),
     ("bytes", {"tokenizer.ggml.pre": 7}, "'tokenizer.ggml.pre' is 7"),

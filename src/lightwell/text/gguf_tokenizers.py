@@ -152,8 +152,12 @@ def load_gguf_tokenizer(path: Path, values: Mapping[str, Any], *, vocab: Tokens)
 def _load_byte_level(metadata: Metadata) -> Tokenizer:
     kind = _pre_tokenizer(metadata)
     merges = [_merge(metadata, line) for line in metadata.needed("merges", str)]
+    ids = metadata.ordinary_ids()
+    made = next((left + right for left, right in merges if left + right not in ids), None)
+    if made is not None:  # the library would panic
+        raise metadata.fault("merges", f"does not fit the tokens: {made!r} is none of them")
     try:
-        model = byte_level.build(metadata.ordinary_ids(), merges, kind)
+        model = byte_level.build(ids, merges, kind)
     except Exception as error:  # the library raises nothing narrower
         raise metadata.fault("merges", f"does not fit the tokens: {error}") from None
     vocabulary = _vocabulary(metadata, byte_level_piece, add_bos=kind.add_bos)
