@@ -15,6 +15,7 @@ from lightwell.cli.bench import Loaded, decoding, load, prefilling
 from lightwell.cli.bench_machine import peak, read_bandwidth
 from lightwell.cli.bench_serve import serve_command
 from lightwell.host.memory import blocks_for
+from lightwell.runtimes.base import BLOCK_TOKENS, KVCacheDtype
 from lightwell.runtimes.cpu.runtime import ISA_VARIABLE
 from lightwell.units import Bytes
 
@@ -26,6 +27,8 @@ _LIMIT_RUNS = 3
 
 class LightwellSession(ServerSession):
     """``flags`` are more options for the server."""
+
+    kv_cache_dtype: KVCacheDtype = "f16"  # of what is measured in this process
 
     def __init__(self, setting: Setting, log: Path, flags: tuple[str, ...] = ()) -> None:
         super().__init__(setting, log)
@@ -60,12 +63,16 @@ class LightwellSession(ServerSession):
         if self._loaded is None or self._loaded[0] < blocks:
             self._loaded = None
             with forced_isa(self.setting.isa):
-                self._loaded = blocks, load(self.setting.model, self.setting.threads, blocks)
+                self._loaded = blocks, load(self.setting.model, self.setting.threads, blocks, self.kv_cache_dtype)
         return self._loaded[1]
 
     def close(self) -> None:
         self._loaded = None
         super().close()
+
+
+class Int8KvSession(LightwellSession):
+    kv_cache_dtype = "int8"
 
 
 class MachineSession(LightwellSession):
@@ -90,7 +97,7 @@ def step_bytes(loaded: Loaded, workload: Decode) -> Bytes:
     if not spec.tied_head:
         raise Unavailable("bytes are counted for models whose output head is the token table")
     seen = sum(min(workload.mean_context, spec.window(layer) or workload.mean_context) for layer in range(spec.layers))
-    kv_bytes = spec.kv_bytes_per_token() / spec.layers * seen
+    kv_bytes = loaded.memory.kv_bytes_per_block / BLOCK_TOKENS / spec.layers * seen
     return loaded.memory.weight_bytes + round(workload.batch * kv_bytes)
 
 

@@ -26,16 +26,20 @@ def load(model: str, threads: int, cache_gib: int) -> genai.ContinuousBatchingPi
     return genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads})
 
 
-def run(pipeline: genai.ContinuousBatchingPipeline, prompts: list, streams: int, output_tokens: int) -> list[dict]:
+def run(
+    pipeline: genai.ContinuousBatchingPipeline, prompts: list[list[int]], streams: int, output_tokens: int
+) -> list[dict[str, Any]]:
     """Keep ``streams`` requests open until all prompts are answered; tokens are noted when a step has made them."""
     config = genai.GenerationConfig()
     config.max_new_tokens = output_tokens
     config.ignore_eos = True
-    waiting, running, answers = deque(enumerate(prompts)), [], []
+    waiting = deque(enumerate(prompts))
+    running: list[tuple[Any, dict[str, Any]]] = []
+    answers: list[dict[str, Any]] = []
     while waiting or running:
         while waiting and len(running) < streams:
             number, ids = waiting.popleft()
-            answer = {"sent": time.perf_counter(), "arrivals": [], "tokens": 0}
+            answer: dict[str, Any] = {"sent": time.perf_counter(), "arrivals": [], "tokens": 0}
             tensor = openvino.Tensor(np.array([ids], np.int64))
             running.append((pipeline.add_request(number, tensor, config), answer))
             answers.append(answer)
@@ -49,7 +53,7 @@ def run(pipeline: genai.ContinuousBatchingPipeline, prompts: list, streams: int,
     return answers
 
 
-def note(handle: Any, answer: dict, now: float) -> None:
+def note(handle: Any, answer: dict[str, Any], now: float) -> None:
     while handle.can_read():
         for output in handle.read().values():
             answer["tokens"] += len(output.generated_ids)

@@ -163,7 +163,7 @@ def _process(threads: int) -> list[Row]:
 
 
 def _beside_llama(name: str, says: str, setting: Setting, ratios: tuple[float, float, float]) -> list[Row]:
-    workloads = (Decode(), Prefill(512), Load(16, 64, prompt_tokens=209, output_tokens=128))
+    workloads: tuple[Workload, ...] = (Decode(), Prefill(512), Load(16, 64, prompt_tokens=209, output_tokens=128))
     kinds = (("decode", "decode"), ("prefill-512", "read 512 tokens"), ("served-16", "16 streams"))
     return [
         Row(f"{name}-{kind}", f"{says}: {what}", workload, setting, (LLAMA,), (Demand(RATE, (LLAMA,), ratio),))

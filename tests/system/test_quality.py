@@ -28,8 +28,11 @@ def measure(path, text, count) -> dict[str, Closeness]:
 
 # The mean of log-likelihood ratios whose KL divergence is 0.003 spreads by about sqrt(2 * 0.003 / positions): by 0.1 %
 # over the 4,080 positions of 16 chunks, by 0.5 % over the 255 of one. Gemma's reference is too slow for more.
-@pytest.mark.parametrize(("model", "count", "perplexity_error"), [("smollm2", 16, 0.005), ("gemma3", 1, 0.015)])
-def test_close_to_the_reference(model, count, perplexity_error, shared, request):
+# An int8 KV cache has one scale for a head, which Gemma's 256 dimensions feel more than SmolLM2's 64.
+@pytest.mark.parametrize(
+    ("model", "count", "perplexity_error", "int8_kv_kl"), [("smollm2", 16, 0.005, 0.006), ("gemma3", 1, 0.015, 0.01)]
+)
+def test_close_to_the_reference(model, count, perplexity_error, int8_kv_kl, shared, request):
     text = (shared / "data/corpora/wikitext-2/wiki.test.raw").read_text(encoding="utf-8")
     measured = measure(request.getfixturevalue(model), text, count)
     exact, quantized = measured["float32"], measured["int8"]
@@ -37,5 +40,5 @@ def test_close_to_the_reference(model, count, perplexity_error, shared, request)
     assert exact.mean_kl < 1e-4
     assert quantized.mean_kl < 0.004
     assert abs(quantized.ours.value / quantized.reference.value - 1) < perplexity_error
-    assert measured["int8 KV"].mean_kl < 0.006
+    assert measured["int8 KV"].mean_kl < int8_kv_kl
     assert abs(measured["int8 KV"].ours.value / quantized.ours.value - 1) < perplexity_error
