@@ -72,6 +72,14 @@ class Prefilled(_Event, frozen=True):
     tokens: Tokens
 
 
+class PromptScored(_Event, frozen=True):
+    """Log-probabilities of the prompt's own tokens from ``start`` on (never of the first, which follows nothing)."""
+
+    request: str
+    start: Tokens
+    scores: list[TokenLogprobs]
+
+
 class Sampled(_Event, frozen=True):
     """One new token of the answer."""
 
@@ -89,13 +97,14 @@ class Preempted(_Event, frozen=True):
 
 
 class Finished(_Event, frozen=True):
-    """The last event of a request that ran: stop, length or abort."""
+    """The last event of a request that ran. ``detail`` says more about the reason where there is more to say."""
 
     request: str
     reason: str  # "stop", "length", "abort"
     prompt_tokens: Tokens
     cached_tokens: Tokens
     output_tokens: Tokens
+    detail: str = ""
 
 
 class Rejected(_Event, frozen=True):
@@ -130,7 +139,18 @@ class Loaded(_Event, frozen=True):
 
 
 Event: TypeAlias = (
-    Queued | Blocked | Admitted | Reused | Prefilled | Sampled | Preempted | Finished | Rejected | Stepped | Loaded
+    Queued
+    | Blocked
+    | Admitted
+    | Reused
+    | Prefilled
+    | PromptScored
+    | Sampled
+    | Preempted
+    | Finished
+    | Rejected
+    | Stepped
+    | Loaded
 )
 
 

@@ -1,6 +1,6 @@
 """The one protocol behind which every runtime computes a step: load a model, allocate KV blocks, execute steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -20,11 +20,39 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True)
+class ScoreEdits:
+    """Sparse changes of scores before the draw: row i of the logit rows owns entries starts[i]:starts[i + 1].
+
+    The score of ``tokens[e]`` is divided by ``factors[e]`` where it is positive and multiplied where it is not; then
+    ``addends[e]`` is added. A row names a token at most once. An addend of -inf forbids the token.
+    """
+
+    starts: Int32s
+    tokens: Int32s
+    factors: Floats
+    addends: Floats
+
+
+@dataclass(slots=True)
+class Masks:
+    """Which tokens a grammar allows: bit t % 32 of ``bits[m, t // 32]`` is set where token t may be drawn.
+
+    ``rows`` (L,) is the mask of each logit row, -1 for none. ``bits`` (M, ceil(vocab / 32)) is being written while the
+    step computes; it is complete once ``wait`` has returned, which a runtime calls before it draws.
+    """
+
+    rows: Int32s
+    bits: npt.NDArray[np.uint32]
+    wait: Callable[[], None]
+
+
+@dataclass(slots=True)
 class SamplingRows:
     """Sampling parameters as columns, one entry for each logit row (see sampling/params.py for their meaning).
 
     ``positions`` is the place in the sequence of the token being drawn: with the seed it fixes the random numbers.
-    ``logprobs`` is -1 for none, else how many of the best candidates are reported.
+    ``logprobs`` is -1 for none, else how many of the best candidates are reported. They are the model's own, before
+    edits and masks. ``given`` is -1, or the token that stands there already: it is reported instead of a drawn one.
     """
 
     temperature: Floats
@@ -34,6 +62,9 @@ class SamplingRows:
     seeds: npt.NDArray[np.uint64]
     positions: Int32s
     logprobs: Int32s
+    given: Int32s | None = None  # None: every row draws
+    edits: ScoreEdits | None = None
+    masks: Masks | None = None
 
 
 def sampling_rows(params: Sequence[SamplingParams], positions: Sequence[int]) -> SamplingRows:
@@ -69,6 +100,8 @@ class StepInput:
     ``tokens`` and ``positions`` are (T,). ``starts`` (S + 1,): sequence s owns rows starts[s]:starts[s + 1].
     ``block_tables`` (S, B): the KV block that holds positions [32 b, 32 b + 32) of sequence s, -1 past its end.
     ``logit_rows`` (L,): the rows, ascending, after which a token is drawn. ``sampling`` has L entries.
+    ``copies`` (C, 2): KV blocks to copy, source and target, in this order and before anything is computed. Ids from
+    the number of blocks on are slots of the offload file.
     """
 
     tokens: Int32s
@@ -77,6 +110,7 @@ class StepInput:
     block_tables: Int32s
     logit_rows: Int32s
     sampling: SamplingRows
+    copies: Int32s | None = None
 
 
 @dataclass(slots=True)
