@@ -88,6 +88,14 @@ class Sampled(_Event, frozen=True):
     logprobs: TokenLogprobs | None = None
 
 
+class Speculated(_Event, frozen=True):
+    """Proposed tokens of a sequence were checked in one step; the accepted ones came as Sampled, with one more."""
+
+    request: str
+    proposed: Tokens
+    accepted: Tokens
+
+
 class Preempted(_Event, frozen=True):
     """A running sequence lost its blocks; it will be computed again from its tokens."""
 
@@ -146,6 +154,7 @@ Event: TypeAlias = (
     | Prefilled
     | PromptScored
     | Sampled
+    | Speculated
     | Preempted
     | Finished
     | Rejected

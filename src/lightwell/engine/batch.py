@@ -34,24 +34,30 @@ class BatchBuilder:
         rows: list[int] = []
         starts, logit_rows, logit_owners, drawn_positions = [0], [], [], []
         width = 0
-        for sequence, start, count, samples in chunks:
-            row, end = sequence.row, start + count
+        for chunk in chunks:
+            sequence, start, end = chunk.sequence, chunk.start, chunk.start + chunk.tokens
+            row, first = sequence.row, len(tokens) - start  # the row of position 0, if it were here
             width = max(width, self._refresh(sequence))
             tokens += sequence.known[start:end]
-            positions += range(start, end)
+            tokens += chunk.proposed
             rows.append(row)
             starts.append(len(tokens))
-            if samples:
-                logit_rows.append(len(tokens) - 1)
-                logit_owners.append(row)
-                drawn_positions.append(end)
+            end += len(chunk.proposed)
+            positions += range(start, end)
+            after = _positions_with_results(chunk)
+            logit_rows += [first + position for position in after]
+            logit_owners += [row] * len(after)
+            drawn_positions += [position + 1 for position in after]
+        sampling = self._sampling(np.array(logit_owners, np.intp), np.array(drawn_positions, np.int32))
+        if any(chunk.scored for chunk in chunks):
+            _give_scored(sampling, chunks)
         return StepInput(
             tokens=np.array(tokens, np.int32),
             positions=np.array(positions, np.int32),
             starts=np.array(starts, np.int32),
             block_tables=self._tables[:, :width].take(rows, axis=0),
             logit_rows=np.array(logit_rows, np.int32),
-            sampling=self._sampling(np.array(logit_owners, np.intp), np.array(drawn_positions, np.int32)),
+            sampling=sampling,
         )
 
     def _refresh(self, sequence: Sequence) -> int:
@@ -89,12 +95,34 @@ class BatchBuilder:
         )
 
 
+def _positions_with_results(chunk: Chunk) -> list[int]:
+    """The positions after which a token is scored, then those after which one is drawn."""
+    scored, end = chunk.sequence.scored, chunk.start + chunk.tokens + len(chunk.proposed)
+    return [*range(scored, scored + chunk.scored), *range(end - chunk.draws, end)]
+
+
+def _give_scored(sampling: SamplingRows, chunks: list[Chunk]) -> None:
+    """Rows whose next token is the prompt's own report it, with as many candidates as the request asks for there."""
+    given = np.full(len(sampling.positions), -1, np.int32)
+    row = 0
+    for chunk in chunks:
+        if chunk.scored:
+            first, request, scored = chunk.sequence.scored + 1, chunk.sequence.request, slice(row, row + chunk.scored)
+            given[scored] = request.tokens[first : first + chunk.scored]
+            sampling.logprobs[scored] = request.prompt_logprobs or 0
+        row += chunk.results
+    sampling.given = given
+
+
 def read_logprobs(chunks: list[Chunk], output: StepOutput) -> list[TokenLogprobs | None] | None:
-    """What each sampling chunk asked for, or None where the step reports nothing."""
+    """What each result asked for, or None where the step reports nothing."""
     if output.chosen is None or output.top_ids is None or output.top is None:
         return None
     chosen, top_ids, top = output.chosen.tolist(), output.top_ids.tolist(), output.top.tolist()
-    asked = [chunk.sequence.request.sampling.logprobs for chunk in chunks if chunk.samples]
+    asked: list[int | None] = []
+    for chunk in chunks:
+        request = chunk.sequence.request
+        asked += [request.prompt_logprobs] * chunk.scored + [request.sampling.logprobs] * chunk.draws
     return [
         None if count is None else TokenLogprobs(chosen[i], top_ids[i][:count], top[i][:count])
         for i, count in enumerate(asked)

@@ -5,7 +5,8 @@ so the same calls give the same plans, in the server, in a test and under a virt
 
 The one rule. A sequence has ``known`` tokens and ``computed`` ones, and a step computes some of the known that are not
 computed yet. Prefill, a chunk of it, decoding (one token is missing) and the return after a preemption are all that.
-Whenever the last known token is computed, one new token is drawn and becomes known.
+Whenever the last known token is computed, one new token is drawn and becomes known. ``speculate`` may add proposed
+tokens to a plan: a token is drawn after each of them as well, and they become known as far as they are what was drawn.
 
 ``schedule(now)`` goes through these in this order; each depends on what the ones before it leave behind:
 
@@ -34,7 +35,8 @@ What always holds between calls (``check`` verifies the books; the tests call it
 from bisect import insort
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 from lightwell.engine.policies import Policies, Room, SchedulerLimits
 from lightwell.engine.request import Request
@@ -47,10 +49,12 @@ from lightwell.events import (
     Finished,
     Preempted,
     Prefilled,
+    PromptScored,
     Queued,
     Rejected,
     Reused,
     Sampled,
+    Speculated,
     TokenLogprobs,
 )
 from lightwell.kv.block_pool import BlockPool
@@ -60,12 +64,30 @@ __all__ = ["Chunk", "Policies", "Scheduler", "SchedulerLimits", "StepPlan"]
 
 
 class Chunk(NamedTuple):
-    """Compute ``tokens`` known tokens of the sequence from ``start`` on; ``samples``: and draw the one after them."""
+    """Compute ``tokens`` known tokens of the sequence from ``start`` on; ``samples``: and draw the one after them.
+
+    ``proposed`` tokens are computed as if they came next, and a token is drawn after each of them too. ``scored``
+    tokens of the prompt, those after position ``sequence.scored``, get their log-probabilities reported.
+    """
 
     sequence: Sequence
     start: Tokens
     tokens: Tokens
     samples: bool
+    proposed: list[int] = []  # noqa: RUF012 - never changed
+    scored: Tokens = 0
+
+    @property
+    def draws(self) -> int:
+        return 1 + len(self.proposed) if self.samples else 0
+
+    @property
+    def results(self) -> int:
+        """How many tokens come back for it: those scored, then those drawn."""
+        return self.scored + self.draws
+
+
+Result: TypeAlias = tuple[int, TokenLogprobs | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +118,10 @@ class Scheduler:
     def submit(self, request: Request, now: Seconds) -> list[Event]:
         """Queue a request, or refuse it where it could never run here.
 
-        Raises InvalidRequest for a request without tokens, without an answer to write, or with the id of an open one.
+        Raises InvalidRequest for a request without tokens, without anything to compute for it, or with the id of an
+        open one.
         """
-        if not request.tokens or request.max_tokens < 1:
-            raise InvalidRequest(f"request {request.id!r} needs at least one prompt token and max_tokens >= 1")
+        _check_request(request)
         if request.id in self._open:
             raise InvalidRequest(f"request {request.id!r} is already open: every request needs its own id")
         refusal = self._refusal(request, now)
@@ -139,38 +161,51 @@ class Scheduler:
     def update(
         self, plan: StepPlan, tokens: Items[int], now: Seconds, logprobs: Items[TokenLogprobs | None] | None = None
     ) -> list[Event]:
-        """Take in an executed step: ``tokens`` (and ``logprobs``), one for each chunk that samples, in their order."""
-        if len(tokens) != sum(chunk.samples for chunk in plan.chunks):
-            raise InvariantError(
-                f"{len(tokens)} tokens came back from a step of {len(plan.chunks)} chunks: not one each"
-            )
+        """Take in an executed step: ``tokens`` (and ``logprobs``), the results of each chunk in their order."""
+        if len(tokens) != (asked := sum([chunk.results for chunk in plan.chunks])):
+            raise InvariantError(f"{len(tokens)} tokens came back from a step that asked for {asked}")
         self._executing = False
         events: list[Event] = []
-        drawn = iter(zip(tokens, logprobs or [None] * len(tokens), strict=True))
+        results = iter(zip(tokens, logprobs or [None] * len(tokens), strict=True))
         for chunk in plan.chunks:
-            result = next(drawn) if chunk.samples else None
+            result = list(islice(results, chunk.results))
             if chunk.sequence.status is Status.RUNNING:
                 self._advance(chunk, result, now, events)
         events += [self._finish(s, "abort", now) for s in self.running if s.status is Status.ABORTING]
         self.running = [s for s in self.running if s.status is Status.RUNNING]
         return events
 
-    def _advance(
-        self, chunk: Chunk, drawn: tuple[int, TokenLogprobs | None] | None, now: Seconds, events: list[Event]
-    ) -> None:
+    def _advance(self, chunk: Chunk, results: list[Result], now: Seconds, events: list[Event]) -> None:
         sequence = chunk.sequence
         if chunk.tokens > 1 or not sequence.output_tokens:
             events.append(Prefilled(now, sequence.request.id, chunk.start, chunk.tokens))
         sequence.computed += chunk.tokens
+        if chunk.scored:
+            events.append(_take_scores(chunk, results, now))
+        reason = _take_drawn(chunk, results[chunk.scored :], now, events)
         self.pool.seal(sequence.table, sequence.known, sequence.computed)
-        if drawn is None:
-            return
-        token, logprobs = drawn
-        sequence.known.append(token)
-        events.append(Sampled(now, sequence.request.id, token, logprobs))
-        reason = _reason_to_stop(sequence)
         if reason is not None:
             events.append(self._finish(sequence, reason, now))
+
+    def speculate(self, plan: StepPlan, proposals: Items[list[int]]) -> StepPlan:
+        """Let the plan's chunks that sample check proposed tokens as well, as many as the step, the free blocks and
+        their answers have room for. ``proposals`` has one list for each chunk, empty for none."""
+        budget = self.limits.max_step_tokens - sum([chunk.tokens for chunk in plan.chunks])
+        chunks = []
+        for chunk, proposed in zip(plan.chunks, proposals, strict=True):
+            if chunk.samples and proposed and budget > 0:
+                chunk = chunk._replace(proposed=proposed[: min(budget, self._room_to_propose(chunk))])
+                self.pool.extend(chunk.sequence.table, chunk.start + chunk.tokens + len(chunk.proposed))
+                budget -= len(chunk.proposed)
+            chunks.append(chunk)
+        return StepPlan(chunks, plan.events)
+
+    def _room_to_propose(self, chunk: Chunk) -> Tokens:
+        """Beyond the proposed tokens one more is drawn, and the answer must not get too long by it."""
+        sequence, end = chunk.sequence, chunk.start + chunk.tokens
+        blocks = len(sequence.table.blocks) + max(0, self._available())
+        in_answer = sequence.request.max_tokens - sequence.output_tokens - 1
+        return max(0, min(in_answer, blocks * self.limits.block_tokens - end))
 
     def check(self) -> None:
         """Raises InvariantError where blocks, rows or states contradict each other."""
@@ -201,14 +236,14 @@ class Scheduler:
 
     def _reuse(self, now: Seconds, events: list[Event]) -> None:
         for sequence in self.running:
-            if sequence.remaining > 1:
+            if sequence.remaining > 1 and sequence.to_score <= 0:
                 tokens = self._take_cached(sequence)
                 if tokens:
                     events.append(Reused(now, sequence.request.id, sequence.computed - tokens, tokens))
 
     def _take_cached(self, sequence: Sequence) -> Tokens:
         """Append the cached blocks that continue a sequence to its table; returns the tokens in them."""
-        found = self.pool.find(sequence.table, sequence.known)
+        found = self.pool.find(sequence.table, sequence.reusable)
         self.pool.take(sequence.table, found)
         tokens = len(found) * self.limits.block_tokens
         sequence.computed += tokens
@@ -221,8 +256,8 @@ class Scheduler:
         return self.pool.free_blocks - sum([self._promised(sequence) for sequence in self.running])
 
     def _promised(self, sequence: Sequence) -> int:
-        """Blocks that a running sequence still needs for its known tokens."""
-        return -(-len(sequence.known) // self.limits.block_tokens) - len(sequence.table.blocks)
+        """Blocks that a running sequence still needs for its known tokens. For proposals it may have got more."""
+        return max(0, self.pool.blocks_for(len(sequence.known)) - len(sequence.table.blocks))
 
     def _to_make_room(self, now: Seconds, events: list[Event]) -> bool:
         preempted = False
@@ -264,6 +299,8 @@ class Scheduler:
         passed: list[Sequence] = []
         available = self._available()
         for sequence in list(self.waiting):
+            if self._awaits_prompt(sequence):
+                continue
             if not self._may_pass(sequence, passed):
                 break
             full = len(self.running) == self.limits.max_sequences
@@ -280,6 +317,11 @@ class Scheduler:
                 break
             passed.append(sequence)
 
+    def _awaits_prompt(self, sequence: Sequence) -> bool:
+        """Whether it shares its prompt with another one that computes it at this moment, or will before it."""
+        other = self._open.get(sequence.request.fork_of)
+        return other is not None and not sequence.preemptions and other.computed < len(sequence.request.tokens) - 1
+
     def _may_pass(self, sequence: Sequence, blocked: list[Sequence]) -> bool:
         """Whether it may start before these, which wait for blocks. The less urgent never pass the more urgent."""
         most, priority = self.limits.max_bypasses, sequence.request.priority
@@ -288,7 +330,7 @@ class Scheduler:
         )
 
     def _room(self, sequence: Sequence, available: int) -> Room:
-        found = self.pool.find(sequence.table, sequence.known)
+        found = self.pool.find(sequence.table, sequence.reusable)
         shared = len(found) - self.pool.free_among(found)
         return Room(self.pool.blocks_for(len(sequence.known)) - shared, available, len(self.running))
 
@@ -310,14 +352,12 @@ class Scheduler:
         chunks: list[Chunk] = []
         prefilling: list[Sequence] = []
         for sequence in self.running:
-            start = sequence.computed
-            if len(sequence.known) - start == 1:
-                chunks.append(Chunk(sequence, start, 1, True))
+            if sequence.remaining == 1:
+                chunks.append(_chunk(sequence, 1))
             else:
                 prefilling.append(sequence)
         budget = self._policies.budget(len(chunks), self.limits)
-        for sequence, tokens in self._policies.split(budget, prefilling, self.limits):
-            chunks.append(Chunk(sequence, sequence.computed, tokens, tokens == sequence.remaining))
+        chunks += [_chunk(*share) for share in self._policies.split(budget, prefilling, self.limits)]
         return chunks
 
     def _finish(self, sequence: Sequence, reason: str, now: Seconds) -> Finished:
@@ -338,6 +378,50 @@ class Scheduler:
 
 def _urgency(sequence: Sequence) -> tuple[int, int]:
     return sequence.urgency
+
+
+def _check_request(request: Request) -> None:
+    if not request.tokens or request.max_tokens < (request.prompt_logprobs is None):
+        raise InvalidRequest(
+            f"request {request.id!r} needs at least one prompt token, and max_tokens >= 1 unless the prompt is scored"
+        )
+    if request.answer and len(request.answer) >= request.max_tokens:
+        raise InvalidRequest(f"request {request.id!r} is answered already, with {len(request.answer)} tokens")
+
+
+def _chunk(sequence: Sequence, tokens: Tokens) -> Chunk:
+    start = sequence.computed
+    samples = tokens == sequence.remaining and sequence.request.max_tokens > 0
+    scored = min(start + tokens - sequence.scored, sequence.to_score)
+    return Chunk(sequence, start, tokens, samples, scored=max(0, scored))
+
+
+def _take_scores(chunk: Chunk, results: list[Result], now: Seconds) -> PromptScored:
+    sequence = chunk.sequence
+    scores = [logprobs for _, logprobs in results[: chunk.scored] if logprobs is not None]
+    event = PromptScored(now, sequence.request.id, sequence.scored + 1, scores)
+    sequence.scored += chunk.scored
+    return event
+
+
+def _take_drawn(chunk: Chunk, drawn: list[Result], now: Seconds, events: list[Event]) -> str | None:
+    """Append the drawn tokens to the sequence, up to the first that is not what was proposed: what comes after it was
+    drawn in a context that never came to be. Returns why the answer ends with them, if it does."""
+    sequence, proposed = chunk.sequence, chunk.proposed
+    if not drawn:
+        return None if sequence.remaining else "length"  # a prompt that was only to be scored
+    reason = None
+    for place, (token, logprobs) in enumerate(drawn):
+        sequence.known.append(token)
+        events.append(Sampled(now, sequence.request.id, token, logprobs))
+        reason = _reason_to_stop(sequence)
+        if reason is not None or place == len(proposed) or proposed[place] != token:
+            break
+        sequence.computed += 1
+    if proposed:
+        accepted = sequence.computed - chunk.start - chunk.tokens
+        events.append(Speculated(now, sequence.request.id, len(proposed), accepted))
+    return reason
 
 
 def _reason_to_stop(sequence: Sequence) -> str | None:

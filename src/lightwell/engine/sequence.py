@@ -17,8 +17,9 @@ class Status(Enum):
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """``known`` are the prompt's tokens and those drawn so far; the KV of the first ``computed`` of them is in
-    ``table``. ``number`` counts arrivals. ``row`` is its place among the runtime's inputs while it runs."""
+    """``known`` are the prompt's tokens and those of the answer so far; the KV of the first ``computed`` of them is in
+    ``table``. ``number`` counts arrivals. ``row`` is its place among the runtime's inputs while it runs. ``scored``
+    counts the positions after which the next token's log-probability was reported, where the prompt's are asked for."""
 
     request: Request
     number: int
@@ -26,6 +27,7 @@ class Sequence:
     table: BlockTable
     known: list[int] = field(init=False)
     computed: Tokens = 0
+    scored: Tokens = 0
     cached_tokens: Tokens = 0  # of the prompt, found in the prefix cache when it first ran
     status: Status = Status.WAITING
     row: int = -1
@@ -34,12 +36,22 @@ class Sequence:
     blocked: str | None = None  # the reason last reported
 
     def __post_init__(self) -> None:
-        self.known = list(self.request.tokens)
+        self.known = self.request.tokens + self.request.answer
 
     @property
     def remaining(self) -> Tokens:
         """Known tokens still to be computed; 1 means that it is decoding."""
         return len(self.known) - self.computed
+
+    @property
+    def to_score(self) -> Tokens:
+        """Positions of the prompt whose next token's log-probability is still to be reported."""
+        return 0 if self.request.prompt_logprobs is None else len(self.request.tokens) - 1 - self.scored
+
+    @property
+    def reusable(self) -> list[int]:
+        """The known tokens that cached blocks may stand for, and one more: a position to be scored is computed."""
+        return self.known[: self.scored + 1] if self.to_score > 0 else self.known
 
     @property
     def output_tokens(self) -> Tokens:
