@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from itertools import count
 
 from lightwell.engine.clocks import VirtualClock
+from lightwell.engine.draft_model import DraftModel
 from lightwell.engine.engine import Engine
 from lightwell.engine.policies import Policies, SchedulerLimits
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler, StepPlan
+from lightwell.engine.speculation import Speculator
 from lightwell.events import Event, EventLog, Finished, Sampled
 from lightwell.runtimes.fake import FakeModel, FakeRuntime
 from lightwell.sampling.params import SamplingParams
@@ -51,7 +53,7 @@ class Driver:
     def update(self, plan: StepPlan) -> None:
         self.now += 1
         if plan.chunks:
-            tokens = [7 for chunk in plan.chunks if chunk.samples]
+            tokens = [7 for chunk in plan.chunks for _ in range(chunk.results)]
             self.events += self.scheduler.update(plan, tokens, self.now)
         self.scheduler.check()
 
@@ -79,12 +81,23 @@ class Driver:
         return [sequence.request.id for sequence in self.scheduler.waiting]
 
 
-def make_engine(model: FakeModel | None = None, policies: Policies | None = None, **limits) -> Engine:
+def make_engine(
+    model: FakeModel | None = None,
+    policies: Policies | None = None,
+    speculator: Speculator | None = None,
+    **limits,
+) -> Engine:
     """An engine over the fake runtime; the limits are those of make_limits."""
     made = make_limits(**{"blocks": 200, "context_tokens": 2000} | limits)
     runtime = FakeRuntime(model)
     runtime.allocate(made.blocks)
-    return Engine(runtime, Scheduler(made, policies), EventLog(), VirtualClock())
+    return Engine(runtime, Scheduler(made, policies), EventLog(), VirtualClock(), speculator)
+
+
+def draft_model(model: FakeModel | None = None, blocks: int = 200) -> DraftModel:
+    runtime = FakeRuntime(model)
+    runtime.allocate(blocks)
+    return DraftModel(runtime, make_limits(blocks=blocks))
 
 
 def run(engine: Engine, requests: Iterable[Request], most_steps: int = 5000) -> dict[str, list[int]]:

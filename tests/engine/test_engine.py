@@ -11,7 +11,7 @@ from lightwell.engine.engine import Engine
 from lightwell.engine.policies import Policies
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler
-from lightwell.errors import InvariantError
+from lightwell.errors import InvalidRequest, InvariantError
 from lightwell.events import Admitted, Finished, Preempted, Rejected, Sampled, Stepped
 from lightwell.runtimes.base import StepInput, StepOutput
 from lightwell.runtimes.fake import FakeModel, FakeRuntime, slow_reference
@@ -354,3 +354,46 @@ def test_a_row_that_changes_hands_shows_nothing_of_its_former_owner():
     assert step.block_tables.shape == (1, 1)
     assert builder._tables[0, 1:].tolist() == [-1] * 9
     assert step.sampling.logprobs.tolist() == [-1]
+
+
+# ---- an answer that another engine had begun ----
+
+
+@pytest.mark.parametrize("written", [0, 1, 5, 19])
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_an_answer_goes_on_where_it_was_left(written: int, sampling: SamplingParams):
+    request = make_request("r", prompt_of(40), 20, sampling)
+    answer = expected(request)
+    engine = make_engine()
+    resumed = make_request("r", request.tokens, 20, sampling, answer=answer[:written])
+    assert run(engine, [resumed])["r"] == answer[written:]
+    end = finished(engine, "r")
+    assert (end.reason, end.prompt_tokens, end.output_tokens) == ("length", 40, 20)
+
+
+def test_an_answer_that_is_whole_already_is_refused():
+    with pytest.raises(InvalidRequest, match="answered already"):
+        make_engine().submit(make_request("r", [1], 2, answer=[5, 6]))
+
+
+# ---- several choices for one prompt ----
+
+
+@pytest.mark.parametrize("length", [1, 20, 32, 33, 70])
+def test_choices_share_the_prompt_that_the_first_computes(length: int):
+    prompt, samplings = prompt_of(length), [SamplingParams(temperature=1.0, seed=i) for i in range(4)]
+    first, *others = [make_request(f"r{i}", prompt, 10, s, fork_of="r0" if i else "") for i, s in enumerate(samplings)]
+    engine = make_engine(max_step_tokens=16, max_sequences=8)
+    assert run(engine, [first, *others]) == {r.id: expected(r) for r in (first, *others)}
+    for other in others:
+        assert finished(engine, other.id).cached_tokens >= (length - 1) // 32 * 32
+
+
+def test_a_choice_whose_first_one_is_gone_runs_alone():
+    engine = make_engine(max_step_tokens=8, max_sequences=8)
+    engine.submit(make_request("first", prompt_of(100), 10))
+    engine.submit(make_request("second", prompt_of(100), 10, SEEDED, fork_of="first"))
+    engine.step()
+    assert not log(engine, Admitted, "second")
+    engine.abort("first")
+    assert run(engine, [])["second"] == expected(make_request("second", prompt_of(100), 10, SEEDED))

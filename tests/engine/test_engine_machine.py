@@ -1,11 +1,15 @@
-"""Anything may happen in any order: arrivals, aborts and steps, in a pool far too small, with shared prefixes, tenants
-and priorities. After every step the books balance, and in the end every answer is what it would have been alone."""
+"""Anything may happen in any order: arrivals, aborts and steps, in a pool far too small, with shared prefixes, forks,
+answers that go on, guesses, tenants and priorities. After every step the books balance, and in the end every answer is
+what it would have been alone."""
 
-from driving import GREEDY, finished, log, make_engine, outputs
+from drafters import knowing, lying, random_guesses
+from driving import GREEDY, draft_model, finished, log, make_engine, outputs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
+from lightwell.engine.prompt_lookup import PromptLookup
 from lightwell.engine.request import Request
 from lightwell.events import Admitted, Finished, Preempted, Rejected
 from lightwell.runtimes.fake import FakeModel, slow_reference
@@ -13,6 +17,14 @@ from lightwell.sampling.params import SamplingParams
 
 MODEL = FakeModel(vocab=100, stop_token=0, stop_chance=0.02)
 BLOCKS, CONTEXT, BYPASSES = 9, 260, 3
+SPECULATORS = [
+    lambda: None,
+    lambda: knowing(4, MODEL),
+    lambda: lying(3, 100),
+    lambda: random_guesses(6, 100, MODEL),
+    PromptLookup,
+    lambda: draft_model(MODEL, blocks=6),
+]
 SAMPLINGS = [GREEDY, SamplingParams(temperature=1.0, seed=5), SamplingParams(temperature=0.8, seed=2**63)]
 
 
@@ -22,9 +34,12 @@ class EngineMachine(RuleBasedStateMachine):
         max_step_tokens=st.sampled_from([6, 17, 64, 512]),
         watermark=st.sampled_from([0.0, 0.2]),
         prefix_cache=st.booleans(),
+        speculator=st.sampled_from(SPECULATORS),
     )
-    def start(self, **limits):
-        self.engine = make_engine(MODEL, blocks=BLOCKS, context_tokens=CONTEXT, max_bypasses=BYPASSES, **limits)
+    def start(self, speculator, **limits):
+        self.engine = make_engine(
+            MODEL, speculator=speculator(), blocks=BLOCKS, context_tokens=CONTEXT, max_bypasses=BYPASSES, **limits
+        )
         self.requests: dict[str, Request] = {}
 
     @rule(
@@ -41,6 +56,27 @@ class EngineMachine(RuleBasedStateMachine):
         request = Request(id, tokens, sampling, max_tokens, frozenset({0}), priority, salt)
         self.requests[id] = request
         self.engine.submit(request)
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), sampling=st.sampled_from(SAMPLINGS), max_tokens=st.integers(1, 40))
+    def fork(self, data, sampling, max_tokens):
+        """Another choice for a prompt, whose first one may be waiting, running or over."""
+        first = self.requests[data.draw(st.sampled_from(sorted(self.requests)))]
+        id = f"r{len(self.requests)}"
+        self.requests[id] = structs.replace(first, id=id, sampling=sampling, max_tokens=max_tokens, answer=[])
+        self.requests[id] = structs.replace(self.requests[id], fork_of=first.id)
+        self.engine.submit(self.requests[id])
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def go_on(self, data):
+        """A request that another engine had begun to answer."""
+        first = self.requests[data.draw(st.sampled_from(sorted(self.requests)))]
+        answer = full_answer(first)[: data.draw(st.integers(0, first.max_tokens - 1))]
+        if 0 not in answer:
+            id = f"r{len(self.requests)}"
+            self.requests[id] = structs.replace(first, id=id, answer=answer, fork_of="")
+            self.engine.submit(self.requests[id])
 
     @rule(family=st.integers(0, 2), excess=st.integers(1, 50))
     def submit_impossible(self, family, excess):
@@ -81,8 +117,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine.scheduler.pool.free_blocks == BLOCKS
 
     def check_answer(self, request: Request, answer: list[int]) -> None:
-        full = slow_reference(request.tokens, request.max_tokens, request.sampling, MODEL)
-        full = full[: full.index(0) + 1] if 0 in full else full
+        answer, full = request.answer + answer, full_answer(request)
         end = finished(self.engine, request.id)
         if end.reason == "abort":
             assert answer == full[: len(answer)]
@@ -90,10 +125,15 @@ class EngineMachine(RuleBasedStateMachine):
             assert answer == full
             assert end.reason == ("stop" if full[-1] == 0 else "length")
         assert end.output_tokens == len(answer)
-        assert end.cached_tokens < len(request.tokens)
+        assert end.cached_tokens < len(request.tokens + request.answer)
         preempted, admitted = log(self.engine, Preempted, request.id), log(self.engine, Admitted, request.id)
         assert len(admitted) - len(preempted) in (0, 1)
         assert len(log(self.engine, Finished, request.id)) == 1
+
+
+def full_answer(request: Request) -> list[int]:
+    full = slow_reference(request.tokens, request.max_tokens, request.sampling, MODEL)
+    return full[: full.index(0) + 1] if 0 in full else full
 
 
 TestEngine = EngineMachine.TestCase

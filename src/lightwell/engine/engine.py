@@ -4,18 +4,27 @@ from lightwell.engine.batch import BatchBuilder, read_logprobs
 from lightwell.engine.clocks import Clock
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler, StepPlan
-from lightwell.events import EventLog, Stepped
+from lightwell.engine.speculation import Speculator
+from lightwell.events import Event, EventLog, Stepped
 from lightwell.runtimes.base import Runtime
 
 
 class Engine:
     """Drives one runtime, whose KV blocks are allocated already. For one thread; every result is in the log."""
 
-    def __init__(self, runtime: Runtime, scheduler: Scheduler, log: EventLog, clock: Clock) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        scheduler: Scheduler,
+        log: EventLog,
+        clock: Clock,
+        speculator: Speculator | None = None,
+    ) -> None:
         self.log = log
         self.scheduler = scheduler
         self._runtime = runtime
         self._clock = clock
+        self._speculator = speculator
         self._batch = BatchBuilder(scheduler.limits)
 
     @property
@@ -24,11 +33,11 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a request (Queued) or refuse it (Rejected). Raises InvalidRequest for a malformed one."""
-        self.log.extend(self.scheduler.submit(request, self._clock()))
+        self._note(self.scheduler.submit(request, self._clock()))
 
     def abort(self, request_id: str) -> None:
         """End a request if it is open: at once, or with the step that is executing. Its blocks are free then."""
-        self.log.extend(self.scheduler.abort(request_id, self._clock()))
+        self._note(self.scheduler.abort(request_id, self._clock()))
 
     def step(self) -> bool:
         """Run one pass for all sequences; returns whether there is more to do.
@@ -38,17 +47,19 @@ class Engine:
         if not self.has_work:
             return False
         plan = self.scheduler.schedule(self._clock())
-        self.log.extend(plan.events)
+        self._note(plan.events)
         if plan.chunks:
             self._execute(plan)
         return self.has_work
 
     def _execute(self, plan: StepPlan) -> None:
+        if self._speculator is not None:
+            plan = self.scheduler.speculate(plan, self._speculator.propose(plan.chunks))
         step = self._batch.build(plan.chunks)
         output = self._runtime.execute(step)
         now, scheduler = self._clock(), self.scheduler
         logprobs = read_logprobs(plan.chunks, output)
-        self.log.extend(scheduler.update(plan, output.tokens.tolist(), now, logprobs))
+        self._note(scheduler.update(plan, output.tokens.tolist(), now, logprobs))
         pool = scheduler.pool
         self.log.append(
             Stepped(
@@ -62,6 +73,11 @@ class Engine:
                 total_blocks=pool.blocks,
             )
         )
+
+    def _note(self, events: list[Event]) -> None:
+        self.log.extend(events)
+        if self._speculator is not None:
+            self._speculator.observe(events)
 
     def check(self) -> None:
         """Raises InvariantError where the books do not balance. For idle moments, as it takes a millisecond or more."""
