@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightwell.config import ServeConfig
+from lightwell.config import ServeConfig, SpeculativeConfig
 from lightwell.errors import StartupError
 
 
@@ -43,6 +43,15 @@ def test_sizes_and_names_are_read_as_people_write_them(monkeypatch):
     assert ServeConfig.load().kv_cache_memory == 1 << 20
 
 
+def test_speculation_is_json_or_a_table():
+    asked = SpeculativeConfig("draft_model", "small", 4)
+    text = '{"method": "draft_model", "model": "small", "num_speculative_tokens": 4}'
+    assert ServeConfig.load(speculative_config=text).speculative_config == asked
+    assert ServeConfig.load(speculative_config="{}").speculative_config == SpeculativeConfig("ngram")
+    write('[speculative_config]\nmethod = "ngram"\nnum_speculative_tokens = 3\n')
+    assert ServeConfig.load().speculative_config == SpeculativeConfig("ngram", None, 3)
+
+
 def test_switches_and_numbers_may_be_text(monkeypatch):
     for text, value in (("false", False), ("0", False), ("true", True), ("1", True)):
         monkeypatch.setenv("LIGHTWELL_PACK_CACHE", text)
@@ -68,6 +77,12 @@ def test_every_wrong_value_is_named():
         ("log_level", "loud"),
         ("shutdown_timeout_seconds", -1),
         ("prot", 8000),
+        ("speculative_config", "ngram"),
+        ("speculative_config", '{"method": "guess"}'),
+        ("speculative_config", '{"method": "draft_model"}'),
+        ("speculative_config", '{"model": "smollm2"}'),
+        ("speculative_config", '{"num_speculative_tokens": 0}'),
+        ("speculative_config", '{"prompt_lookup_max": 4}'),
     ],
 )
 def test_what_is_wrong_is_one_line_that_names_it(name, value):

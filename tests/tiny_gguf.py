@@ -20,10 +20,12 @@ def byte_tokens() -> list[str]:
     return [table[byte] for byte in range(256)]
 
 
-def write_tiny_gguf(path: Path, *, seed: int = 0, context: int = 512, chat: bool = True, layers: int = 2) -> Path:
-    """A two-layer Llama of width 64 in Q8_0 with 260 tokens."""
+def write_tiny_gguf(
+    path: Path, *, seed: int = 0, context: int = 512, chat: bool = True, layers: int = 2, letter: str = "t"
+) -> Path:
+    """A two-layer Llama of width 64 in Q8_0 with 260 tokens; one is a space and this letter."""
     width, heads, kv_heads, head_dim, ffn = 64, 4, 2, 16, 96
-    tokens = [*byte_tokens(), "Ġt", *SPECIALS]
+    tokens = [*byte_tokens(), f"Ġ{letter}", *SPECIALS]
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
@@ -40,7 +42,7 @@ def write_tiny_gguf(path: Path, *, seed: int = 0, context: int = 512, chat: bool
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
     writer.add_token_types([1] * 257 + [3] * len(SPECIALS))
-    writer.add_token_merges(["Ġ t"])
+    writer.add_token_merges([f"Ġ {letter}"])
     writer.add_bos_token_id(257)
     writer.add_eos_token_id(259)
     writer.add_add_bos_token(False)

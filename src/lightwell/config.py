@@ -19,6 +19,21 @@ CONFIG_FILE = Path("lightwell.toml")
 _PREFIX = "LIGHTWELL_"
 
 
+class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How next tokens are guessed: looked up in the sequence itself (ngram), or written by a smaller ``model`` with the
+    same tokenizer (draft_model). Field names and methods are vLLM's."""
+
+    method: Literal["ngram", "draft_model"] = "ngram"
+    model: str | None = None
+    num_speculative_tokens: Annotated[Tokens, Meta(ge=1, le=32)] = (
+        8  # at most; how many depends on how often they are right
+    )
+
+    def __post_init__(self) -> None:
+        if (self.method == "draft_model") != (self.model is not None):
+            raise ValueError("draft_model needs a model, and ngram takes none")
+
+
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Made by ``load``, which checks every value."""
 
@@ -38,6 +53,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     pin_threads: bool = False  # keep each on a physical core of its own
     enable_prefix_caching: bool = True
     watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.02  # share of KV blocks kept free when a request is admitted
+    speculative_config: SpeculativeConfig | None = None  # JSON; by default nothing is guessed
     pack_cache: bool = True  # keep packed weights on disk for the next start
     shutdown_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = 30.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -86,4 +102,6 @@ def _read(name: str, value: object) -> object:
                 value = value.split(",")
             case "kv_cache_memory":
                 value = None if value == "auto" else parse_bytes(value)
+            case "speculative_config":
+                value = msgspec.json.decode(value)
     return msgspec.convert(value, _TYPES[name], strict=False, dec_hook=lambda kind, text: kind(text))

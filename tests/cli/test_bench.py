@@ -51,6 +51,16 @@ def test_decode_and_prefill_as_json(tiny):
     assert (prefill["measure"], prefill["chunk"], prefill["unit"]) == ("prefill", 16, "tokens/s")
 
 
+def test_speculate_as_json(tiny):
+    measured = command("speculate", tiny, "--output-tokens", "6", "--repeat", "2")
+    assert [(m["measure"], m["workload"]) for m in measured] == [("speculate", "quote"), ("speculate", "free")]
+    assert all(m["accepted"] <= m["proposed"] for m in measured)
+    of_itself = command("speculate", tiny, "--draft", tiny, "--output-tokens", "6", "--repeat", "1")
+    acceptance = [m for m in of_itself if m["measure"] == "acceptance"]
+    assert [(m["workload"], m["median"]) for m in acceptance] == [("quote", 1.0), ("free", 1.0)]
+    assert acceptance[1]["rejection_sampling"] == pytest.approx(1.0)
+
+
 def test_serve_as_json(tiny):
     flags = ["--concurrency", "2", "--requests", "4", "--prompt-tokens", "9", "--shared-tokens", "5"]
     [served] = command("serve", tiny, *flags, "--output-tokens", "4")

@@ -30,6 +30,12 @@ def test_smaller_cells_make_more_blocks_of_the_same_memory(tiny):
     assert blocks["int8"] / blocks["f16"] == pytest.approx(2 * head_dim / (head_dim + 4), rel=0.01)
 
 
+def test_a_draft_model_takes_a_part_of_each_block(tiny):
+    alone, with_draft = plan_kv(tiny, 512, 1 << 20), plan_kv(tiny, 512, 1 << 20, draft=tiny)
+    assert with_draft.blocks == alone.blocks // 2
+    assert with_draft.bytes <= 1 << 20
+
+
 @pytest.mark.parametrize(("asked", "available"), [(4 * GIB, 2 * GIB), (1, 2 * GIB), (None, 1 << 20)])
 def test_too_little_memory_is_one_clear_error(tiny, asked, available):
     with pytest.raises(StartupError, match=r"Too little memory for tiny\.gguf"):

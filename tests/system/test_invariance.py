@@ -1,12 +1,17 @@
 """The promise of the house on the real model: the same tokens for a request, whatever happens around it."""
 
+import random
+
 import pytest
 
 from lightwell.checkpoints import open_checkpoint
+from lightwell.engine import speculation
+from lightwell.engine.draft_model import DraftModel
 from lightwell.engine.engine import Engine
+from lightwell.engine.prompt_lookup import PromptLookup
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler, SchedulerLimits
-from lightwell.events import Admitted, EventLog, Preempted, Sampled
+from lightwell.events import Admitted, EventLog, Preempted, Sampled, Speculated
 from lightwell.runtimes.cpu import CpuRuntime
 from lightwell.sampling.params import SamplingParams
 from lightwell.text import encode_chat, load_template, load_tokenizer
@@ -44,11 +49,11 @@ def requests(checkpoint) -> list[Request]:
     return made
 
 
-def run(runtime, requests, **limits) -> tuple[dict[str, list[int]], list]:
+def run(runtime, requests, speculator=None, **limits) -> tuple[dict[str, list[int]], list]:
     """Tokens by request, and all events, of an engine with these limits on the loaded model."""
     defaults = {"blocks": BLOCKS, "context_tokens": 4096}
     scheduler = Scheduler(SchedulerLimits(**(defaults | limits)))
-    engine = Engine(runtime, scheduler, EventLog(), iter(range(10**9)).__next__)
+    engine = Engine(runtime, scheduler, EventLog(), iter(range(10**9)).__next__, speculator)
     for request in requests:
         engine.submit(request)
     while engine.step():
@@ -116,3 +121,36 @@ def test_priority_and_order_of_arrival(runtime, requests, alone):
     shuffled = [Request(r.id, r.tokens, r.sampling, r.max_tokens, priority=i % 3) for i, r in enumerate(requests[::-1])]
     tokens, _ = run(runtime, shuffled, max_sequences=3)
     assert tokens == alone
+
+
+@pytest.mark.parametrize("guesser", ["prompt lookup", "draft model", "random"])
+@pytest.mark.parametrize("beside", [0, 7])
+def test_speculation(runtime, checkpoint, requests, alone, guesser, beside, monkeypatch):
+    """Public reports: vllm#41758, mlx-lm#1423, llama.cpp#25618."""
+    monkeypatch.setattr(speculation, "_COST_OF_A_TOKEN", 0.01)  # it is to guess, not to be fast
+    monkeypatch.setattr(DraftModel, "_cost", lambda self: 0.0)
+    speculator = {"prompt lookup": PromptLookup, "draft model": lambda: drafts(checkpoint), "random": Random}[guesser]()
+    tokens, events = run(runtime, [*requests, *strangers(beside)], speculator)
+    assert {r.id: tokens[r.id] for r in requests} == alone
+    assert any(isinstance(event, Speculated) for event in events)
+
+
+def drafts(checkpoint) -> DraftModel:
+    """The model itself, with float32 activations: often right, not always."""
+    draft = CpuRuntime(activations="float32")
+    draft.load(checkpoint)
+    draft.allocate(BLOCKS)
+    return DraftModel(draft, SchedulerLimits(blocks=BLOCKS, context_tokens=4096))
+
+
+class Random:
+    """Proposes any tokens at all."""
+
+    def __init__(self) -> None:
+        self.drawn = random.Random(3)
+
+    def propose(self, chunks):
+        return [[self.drawn.randrange(49152) for _ in range(self.drawn.randrange(6))] for _ in chunks]
+
+    def observe(self, events):
+        pass

@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from lightwell.events import Admitted, Finished, Loaded, Preempted, Prefilled, Queued, Rejected, Sampled, Stepped
+from lightwell.events import (
+    Admitted,
+    Finished,
+    Loaded,
+    Preempted,
+    Prefilled,
+    Queued,
+    Rejected,
+    Sampled,
+    Speculated,
+    Stepped,
+)
 from lightwell.xray.metrics import Metrics
 
 VLLM = {
@@ -19,6 +30,8 @@ VLLM = {
     "vllm:prefix_cache_hits_total": "lightwell_prefix_cache_hit_tokens_total",
     "vllm:prompt_tokens_total": "lightwell_prompt_tokens_total",
     "vllm:generation_tokens_total": "lightwell_generation_tokens_total",
+    "vllm:spec_decode_num_draft_tokens_total": "lightwell_speculative_proposed_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total": "lightwell_speculative_accepted_tokens_total",
     "vllm:num_preemptions_total": "lightwell_preemptions_total",
     "vllm:request_success_total": "lightwell_requests_finished_total",
 }
@@ -101,7 +114,9 @@ def test_one_request_from_queue_to_end(metrics):
 
 
 def test_every_vllm_name_has_the_value_of_ours(metrics):
-    metrics.read([*LIFE, Preempted(2.3, "a", 4, 101), Finished(3.0, "a", "stop", 100, 32, 2)])
+    metrics.read(
+        [*LIFE, Speculated(2.2, "a", 4, 3), Preempted(2.3, "a", 4, 101), Finished(3.0, "a", "stop", 100, 32, 2)]
+    )
     metrics.read([Queued(4.0, "b", 10, 5, 0), Admitted(4.0, "b", 0, 0.0, False), Queued(4.0, "c", 10, 5, 0)])
     now = values(metrics)
     for theirs, ours in VLLM.items():

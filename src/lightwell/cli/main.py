@@ -56,6 +56,9 @@ def serve(
     pin_threads: Annotated[bool | None, typer.Option(help="Keep each on a core of its own; off by default.")] = None,
     enable_prefix_caching: Annotated[bool | None, typer.Option(help="Reuse computed prefixes; on by default.")] = None,
     watermark: Annotated[float | None, typer.Option(help="Share of blocks kept free at admission.")] = None,
+    speculative_config: Annotated[
+        str | None, typer.Option(help='Guess tokens: \'{"method": "ngram"}\', or a draft_model with its "model".')
+    ] = None,
     pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
@@ -250,6 +253,21 @@ def bench_start(
     from lightwell.cli.bench_start import bench_start as command
 
     command(model, repeat, threads, json)
+
+
+@bench.command("speculate")
+def bench_speculate(
+    model: Model,
+    draft: Annotated[str | None, typer.Option(help="A smaller model that guesses; by default prompt lookup.")] = None,
+    output_tokens: Annotated[int, typer.Option(min=2, max=1024, help="Tokens of each answer.")] = 200,
+    repeat: Repeat = 3,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Tokens per second of one stream with speculation and without, and how many guesses were right."""
+    from lightwell.cli.bench_speculate import speculate as command
+
+    command(model, draft, output_tokens, repeat, threads, json)
 
 
 def main() -> None:

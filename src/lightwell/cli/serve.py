@@ -9,7 +9,8 @@ from lightwell.units import format_bytes
 if TYPE_CHECKING:  # what takes long to import is imported where it is needed, most of it while the engine starts
     import socket
 
-    from lightwell.config import ServeConfig
+    from lightwell.checkpoints.checkpoint import Checkpoint
+    from lightwell.config import ServeConfig, SpeculativeConfig
     from lightwell.gateway.gateway import Gateway
     from lightwell.host.memory import KVPlan
     from lightwell.host.messages import Hello
@@ -44,7 +45,8 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     path = pull(config.model)
     checkpoint = open_checkpoint(path)
     context = min(config.max_model_len or checkpoint.spec.context_tokens, checkpoint.spec.context_tokens)
-    plan = plan_kv(checkpoint, context, config.kv_cache_memory, config.kv_cache_dtype)
+    speculation, draft = _draft(config)
+    plan = plan_kv(checkpoint, context, config.kv_cache_memory, config.kv_cache_dtype, draft=draft)
     supervisor = Supervisor(
         EngineConfig(
             model=str(path),
@@ -59,6 +61,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
             pack_cache=config.pack_cache,
             pin_threads=config.pin_threads,
             kv_cache_dtype=config.kv_cache_dtype,
+            speculation=speculation,
         ),
         worker,
     )
@@ -76,6 +79,20 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     gc.freeze()
     gc.enable()
     uvloop.run(_serve(config, plan, listener, supervisor, gateway))
+
+
+def _draft(config: "ServeConfig") -> "tuple[SpeculativeConfig | None, Checkpoint | None]":
+    """What the engine is told about speculation, with the draft model's file in place of its name."""
+    from msgspec import structs
+
+    from lightwell.checkpoints import open_checkpoint
+    from lightwell.checkpoints.catalog import pull
+
+    asked = config.speculative_config
+    if asked is None or asked.model is None:
+        return asked, None
+    path = pull(asked.model)
+    return structs.replace(asked, model=str(path)), open_checkpoint(path)
 
 
 async def _serve(

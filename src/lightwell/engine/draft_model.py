@@ -12,10 +12,22 @@ from lightwell.engine.batch import BatchBuilder
 from lightwell.engine.scheduler import Chunk, SchedulerLimits
 from lightwell.engine.sequence import Sequence
 from lightwell.engine.speculation import MOST_PROPOSED, Acceptance, worthwhile
-from lightwell.events import Event, Finished, Preempted, Speculated
+from lightwell.events import Event, Finished, Preempted, Speculated, Stepped
 from lightwell.kv.block_pool import BlockPool
 from lightwell.runtimes.base import Runtime
-from lightwell.units import Tokens
+from lightwell.units import Seconds, Tokens
+
+_FIRST_COST = 0.3
+
+
+@dataclass(slots=True)
+class _Recent:
+    """A mean of durations that forgets; 0 before the first."""
+
+    mean: Seconds = 0.0
+
+    def add(self, duration: Seconds) -> None:
+        self.mean = duration if not self.mean else self.mean + (duration - self.mean) / 16
 
 
 @dataclass(eq=False, slots=True)
@@ -37,13 +49,16 @@ class _Shadow:
 
 
 class DraftModel:
-    """A Speculator. ``runtime`` has a model loaded, and KV blocks for ``limits`` allocated that are the draft's own."""
+    """A Speculator that guesses at most ``most`` tokens. ``runtime`` has a model loaded, and KV blocks for ``limits``
+    allocated that are the draft's own."""
 
     def __init__(self, runtime: Runtime, limits: SchedulerLimits, most: Tokens = MOST_PROPOSED) -> None:
         self._runtime, self._limits, self._most = runtime, limits, most
         self._pool = BlockPool(limits.blocks, limits.block_tokens, prefix_cache=limits.prefix_cache)
         self._batch = BatchBuilder(limits)
         self._shadows: dict[str, _Shadow] = {}
+        self._guess_seconds = _Recent()
+        self._step_seconds = _Recent()
 
     def propose(self, chunks: Items[Chunk]) -> list[list[int]]:
         wanted = {chunk.sequence.request.id: self._wanted(chunk, len(chunks)) for chunk in chunks if chunk.samples}
@@ -61,6 +76,8 @@ class DraftModel:
     def observe(self, events: Items[Event]) -> None:
         for event in events:
             match event:
+                case Stepped() if event.tokens <= (1 + self._most) * event.sequences:  # no prefill in it
+                    self._step_seconds.add(event.duration)
                 case Speculated():
                     self._shadows[event.request].acceptance.learn(event.proposed, event.accepted)
                 case Finished() | Preempted():
@@ -78,10 +95,15 @@ class DraftModel:
         self._pool.seal(shadow.sequence.table, shadow.sequence.known, shadow.sequence.computed)
         in_answer = target.request.max_tokens - target.output_tokens - 1
         room = min(in_answer, self._limits.context_tokens - len(target.known))
-        count = min(worthwhile(shadow.acceptance.rate, sequences, self._most), room)
+        count = min(worthwhile(shadow.acceptance.rate, sequences, self._most, self._cost()), room)
         if count <= 0:
             shadow.acceptance.recover()
         return max(0, count)
+
+    def _cost(self) -> float:
+        """Of one guess, as a share of a step; a guess at it before both have been seen."""
+        step = self._step_seconds.mean
+        return self._guess_seconds.mean / step if step else _FIRST_COST
 
     def _new_shadow(self, target: Sequence) -> _Shadow:
         request = target.request
@@ -104,10 +126,13 @@ class DraftModel:
                 chunks.append(Chunk(sequence, sequence.computed, tokens, tokens == sequence.remaining))
         if not chunks:
             return {}
-        output = iter(self._runtime.execute(self._batch.build(chunks)).tokens.tolist())
+        output = self._runtime.execute(self._batch.build(chunks))
+        if all(chunk.tokens == 1 for chunk in chunks):
+            self._guess_seconds.add(output.duration)
         for chunk in chunks:
             chunk.sequence.computed += chunk.tokens
-        return {chunk.sequence.request.id: next(output) for chunk in chunks if chunk.samples}
+        drawn = [chunk.sequence.request.id for chunk in chunks if chunk.samples]
+        return dict(zip(drawn, output.tokens.tolist(), strict=True))
 
     def _make_room(self, sequence: Sequence, tokens: Tokens) -> bool:
         needed = self._pool.blocks_for(tokens) - len(sequence.table.blocks)

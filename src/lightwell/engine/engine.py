@@ -61,18 +61,17 @@ class Engine:
         logprobs = read_logprobs(plan.chunks, output)
         self._note(scheduler.update(plan, output.tokens.tolist(), now, logprobs))
         pool = scheduler.pool
-        self.log.append(
-            Stepped(
-                at=now,
-                duration=output.duration,
-                sequences=len(plan.chunks),
-                tokens=len(step.tokens),
-                running=len(scheduler.running),
-                waiting=len(scheduler.waiting),
-                used_blocks=pool.blocks - pool.free_blocks,
-                total_blocks=pool.blocks,
-            )
+        stepped = Stepped(
+            at=now,
+            duration=output.duration,
+            sequences=len(plan.chunks),
+            tokens=len(step.tokens),
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            used_blocks=pool.blocks - pool.free_blocks,
+            total_blocks=pool.blocks,
         )
+        self._note([stepped])
 
     def _note(self, events: list[Event]) -> None:
         self.log.extend(events)

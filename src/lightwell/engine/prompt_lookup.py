@@ -8,7 +8,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from lightwell.engine.scheduler import Chunk
-from lightwell.engine.speculation import Acceptance, worthwhile
+from lightwell.engine.speculation import MOST_PROPOSED, Acceptance, worthwhile
 from lightwell.events import Event, Finished, Speculated
 from lightwell.units import Tokens
 
@@ -38,11 +38,11 @@ class _History:
                     runs.ends[tuple(known[end - runs.size : end])] = end
         self.indexed = max(self.indexed, len(known) - 1)
 
-    def guess(self, known: list[int], sequences: int) -> list[int]:
+    def guess(self, known: list[int], sequences: int, most: Tokens) -> list[int]:
         for runs in self.runs:
             if (end := runs.ends.get(tuple(known[-runs.size :]))) is not None:
                 self.guide = runs
-                if count := worthwhile(runs.acceptance.rate, sequences):
+                if count := worthwhile(runs.acceptance.rate, sequences, most):
                     return _continued(known, end, count)
                 runs.acceptance.recover()
         return []
@@ -55,9 +55,10 @@ def _continued(known: list[int], start: int, count: Tokens) -> list[int]:
 
 
 class PromptLookup:
-    """A Speculator."""
+    """A Speculator that guesses at most ``most`` tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: Tokens = MOST_PROPOSED) -> None:
+        self._most = most
         self._histories: dict[str, _History] = {}
 
     def propose(self, chunks: Items[Chunk]) -> list[list[int]]:
@@ -66,7 +67,7 @@ class PromptLookup:
     def _of(self, chunk: Chunk, sequences: int) -> list[int]:
         history = self._histories.setdefault(chunk.sequence.request.id, _History())
         history.index(chunk.sequence.known)
-        return history.guess(chunk.sequence.known, sequences)
+        return history.guess(chunk.sequence.known, sequences, self._most)
 
     def observe(self, events: Items[Event]) -> None:
         for event in events:

@@ -14,7 +14,7 @@ from lightwell.units import Tokens
 
 MOST_PROPOSED: Tokens = 8
 
-# What one more token adds to a decoding step of one sequence, as a share of that step: 0.13 to 0.2 for 2 to 8 tokens
+# What one more token adds to a decoding step of one sequence, as a share of that step: 0.13 to 0.22 for 2 to 8 tokens
 # of SmolLM2-135M on two cores of a Zen 3. Where the arithmetic binds rather than the memory it is more.
 _COST_OF_A_TOKEN = 0.2
 
@@ -55,16 +55,17 @@ class Acceptance:
         self.tried *= _RECOVERY
 
 
-def worthwhile(rate: float, sequences: int, most: Tokens = MOST_PROPOSED) -> Tokens:
+def worthwhile(rate: float, sequences: int, most: Tokens = MOST_PROPOSED, cost_of_guessing: float = 0.0) -> Tokens:
     """How many guesses give the most tokens a second, where each is right with probability ``rate`` if those before it
     are (Leviathan, Kalman & Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023, section
-    3.3). In a batch of ``sequences`` the step is longer already, but a guess pays for one of them only."""
-    cost = _COST_OF_A_TOKEN * sequences / (1 + _COST_OF_A_TOKEN * (sequences - 1))
+    3.3). In a batch of ``sequences`` the step is longer already, but a guess pays for one of them only.
+    ``cost_of_guessing`` is the time to make one guess for each of them, as a share of that step."""
+    checking = _COST_OF_A_TOKEN * sequences / (1 + _COST_OF_A_TOKEN * (sequences - 1))
     best, most_speed = 0, 1.0
     expected = power = 1.0
     for guesses in range(1, most + 1):
         power *= rate
         expected += power
-        if (speed := expected / (1 + cost * guesses)) > most_speed:
+        if (speed := expected / (1 + (checking + cost_of_guessing) * guesses)) > most_speed:
             best, most_speed = guesses, speed
     return best

@@ -6,11 +6,16 @@ from pathlib import Path
 
 from lightwell.checkpoints import open_checkpoint
 from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.engine.draft_model import DraftModel
 from lightwell.engine.engine import Engine
+from lightwell.engine.prompt_lookup import PromptLookup
 from lightwell.engine.scheduler import Scheduler, SchedulerLimits
+from lightwell.engine.speculation import Speculator
+from lightwell.errors import StartupError
 from lightwell.events import EventLog
 from lightwell.host.messages import EngineConfig, Hello
 from lightwell.runtimes.base import BLOCK_TOKENS, Runtime
+from lightwell.text import load_tokenizer
 
 
 def make_runtime(config: EngineConfig) -> Runtime:
@@ -57,6 +62,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
             prefix_cache=config.prefix_cache,
         )
     )
+    speculator = make_speculator(config, checkpoint, scheduler.limits)
     hello = Hello(
         model=config.name,
         context_tokens=config.context_tokens,
@@ -67,4 +73,31 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         kv_bytes=memory.kv_bytes_per_block * config.kv_blocks,
         details=memory.details,
     )
-    return Engine(runtime, scheduler, EventLog(), time.monotonic), hello
+    return Engine(runtime, scheduler, EventLog(), time.monotonic, speculator), hello
+
+
+def make_speculator(config: EngineConfig, target: Checkpoint, limits: SchedulerLimits) -> Speculator | None:
+    """Raises CheckpointError or StartupError for a draft model that cannot run here, or not for this target."""
+    asked = config.speculation
+    if asked is None:
+        return None
+    if asked.model is None:
+        return PromptLookup(asked.num_speculative_tokens)
+    checkpoint = open_checkpoint(Path(asked.model))
+    check_same_tokens(checkpoint, target)
+    runtime = make_runtime(config)
+    runtime.load(checkpoint)
+    runtime.allocate(limits.blocks)
+    context = min(limits.context_tokens, checkpoint.spec.context_tokens)
+    return DraftModel(runtime, replace(limits, context_tokens=context), asked.num_speculative_tokens)
+
+
+def check_same_tokens(draft: Checkpoint, target: Checkpoint) -> None:
+    """Raises StartupError where the ids of the two models do not mean the same tokens."""
+    theirs, ours = load_tokenizer(draft), load_tokenizer(target)
+    size = min(theirs.vocab_size, ours.vocab_size)
+    if draft.spec.vocab != target.spec.vocab or any(theirs.token_bytes(i) != ours.token_bytes(i) for i in range(size)):
+        raise StartupError(
+            f"The draft model {draft.path.name} has another vocabulary than {target.path.name}: its guesses would mean "
+            "other tokens. Choose a smaller model of the same family."
+        )

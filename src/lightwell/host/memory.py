@@ -60,15 +60,17 @@ def plan_kv(
     asked: Bytes | None,
     dtype: KVCacheDtype = "f16",
     available: Bytes | None = None,
+    draft: Checkpoint | None = None,
 ) -> KVPlan:
-    """Size the KV cache of this type before anything heavy starts.
+    """Size the KV cache of this type before anything heavy starts. A draft model has as many blocks of its own.
 
     ``asked`` is the size that the user named, None for the default. Raises StartupError where the model and its
     cache do not fit into memory, or the cache would hold less than one block.
     """
-    weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    models = [checkpoint] if draft is None else [checkpoint, draft]
+    weights = sum(tensor.nbytes for model in models for tensor in model.tensors.values())
     left = (available_bytes() if available is None else available) - weights - _PROCESS_BYTES
-    block = checkpoint.spec.kv_bytes_per_token(dtype) * BLOCK_TOKENS
+    block = sum(model.spec.kv_bytes_per_token(dtype) for model in models) * BLOCK_TOKENS
     wanted = asked
     if wanted is None:
         wanted = min(_FULL_CONVERSATIONS * blocks_for(context_tokens) * block, int(max(left, 0) * _KV_SHARE))

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from lightwell.config import SpeculativeConfig
 from lightwell.engine.request import Request
 from lightwell.events import Event
 from lightwell.runtimes.base import KVCacheDtype
@@ -31,6 +32,7 @@ class EngineConfig(msgspec.Struct, frozen=True, array_like=True, tag=True):
     pack_cache: bool = True
     pin_threads: bool = False
     kv_cache_dtype: KVCacheDtype = "f16"  # of the CPU runtime
+    speculation: SpeculativeConfig | None = None  # its model, if there is one, is the path of a checkpoint
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):

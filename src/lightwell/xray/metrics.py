@@ -15,7 +15,18 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from lightwell.events import Admitted, Event, Finished, Loaded, Preempted, Queued, Rejected, Sampled, Stepped
+from lightwell.events import (
+    Admitted,
+    Event,
+    Finished,
+    Loaded,
+    Preempted,
+    Queued,
+    Rejected,
+    Sampled,
+    Speculated,
+    Stepped,
+)
 from lightwell.units import Seconds, Tokens
 
 _LABELS = ("model_name", "engine")
@@ -31,6 +42,8 @@ _COUNTERS = {
     "prefix_cache_queried_tokens": ("Prompt tokens looked up in the prefix cache.", ["prefix_cache_queries"]),
     "prefix_cache_hit_tokens": ("Prompt tokens found in the prefix cache.", ["prefix_cache_hits"]),
     "preemptions": ("Running sequences that lost their KV blocks.", ["num_preemptions"]),
+    "speculative_proposed_tokens": ("Tokens guessed and checked.", ["spec_decode_num_draft_tokens"]),
+    "speculative_accepted_tokens": ("Guessed tokens that were right.", ["spec_decode_num_accepted_tokens"]),
     "requests_rejected": ("Requests that can never fit here.", []),
 }
 _HISTOGRAMS = {
@@ -100,6 +113,7 @@ class Metrics(Collector):
             Queued: self._queued,
             Admitted: self._admitted,
             Sampled: self._sampled,
+            Speculated: self._speculated,
             Preempted: self._preempted,
             Finished: self._ended,
             Rejected: self._rejected,
@@ -188,6 +202,10 @@ class Metrics(Collector):
         self._observe("time_to_first_token_seconds", at - request.queued_at)
         if request.admitted_at is not None:
             self._observe("request_prefill_time_seconds", at - request.admitted_at)
+
+    def _speculated(self, event: Speculated) -> None:
+        self._count("speculative_proposed_tokens", event.proposed)
+        self._count("speculative_accepted_tokens", event.accepted)
 
     def _preempted(self, event: Preempted) -> None:
         self._count("preemptions")
