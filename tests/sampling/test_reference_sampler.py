@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightwell.sampling.edits import Edits
 from lightwell.sampling.params import SamplingParams
-from lightwell.sampling.reference import best, candidates, choose, log_probabilities
+from lightwell.sampling.reference import best, candidates, choose, constrained, log_probabilities
 
 Floats = npt.NDArray[np.float32]
 
@@ -165,6 +166,49 @@ def test_scores_that_are_not_finite(params: SamplingParams) -> None:
 
 def test_a_temperature_below_float32_is_greedy() -> None:
     assert choose(row(1, 1.001, 0), SamplingParams(temperature=1e-60), 3) == 1
+
+
+def edits(*changes: tuple[int, float, float]) -> Edits:
+    tokens, factors, addends = ([change[i] for change in changes] for i in range(3))
+    return Edits(np.array(tokens, np.int32), np.array(factors, np.float32), np.array(addends, np.float32))
+
+
+def test_an_edit_multiplies_away_from_the_top_then_adds() -> None:
+    scores = row(2, -2, 0, 7)
+    changed = constrained(scores, edits((2, 4, 0.5), (0, 4, 1), (1, 4, -1)))
+    assert changed.tolist() == [1.5, -9, 0.5, 7]
+    assert scores.tolist() == [2, -2, 0, 7]
+
+
+def test_an_edit_is_rounded_once_and_knows_no_denormals() -> None:
+    tiny = float(np.finfo(np.float32).tiny)
+    third = constrained(row(1), edits((0, 3, 1)))
+    assert third[0] == np.float32(1 + 1 / 3)
+    scores = row(tiny, tiny / 2, -tiny, 1, 3e38, -3e38)
+    changes = edits((0, 2, 0), (1, 1e-30, 0), (2, 0.5, 0), (3, 1, tiny / 2), (4, 0.1, 0), (5, 2, 9))
+    changed = constrained(scores, changes)
+    assert changed.tolist() == [0, 0, 0, 1, INF, -INF]
+
+
+def test_a_forbidden_token_is_never_drawn() -> None:
+    assert choose(constrained(row(5, 1, INF), edits((0, 1, -INF), (2, 1, -INF))), GREEDY, 0) == 1
+
+
+@given(SCORES, PARAMS, st.data())
+def test_a_draw_keeps_to_a_mask_that_allows_anything(
+    scores: Floats, params: SamplingParams, data: st.DataObject
+) -> None:
+    scores[data.draw(st.lists(st.integers(0, len(scores) - 1)))] = data.draw(st.sampled_from([NAN, -INF, INF]))
+    allowed = np.array(data.draw(st.lists(st.booleans(), min_size=len(scores), max_size=len(scores))))
+    forbidden = data.draw(st.sets(st.integers(0, len(scores) - 1)))
+    changed = constrained(scores, edits(*((token, 1, -INF) for token in forbidden)), allowed)
+    token = choose(changed, params, 3)
+    assert allowed[token] or not allowed.any()
+    possible = [t for t in np.flatnonzero(allowed) if t not in forbidden and scores[t] > -INF]
+    if possible:
+        assert token in possible
+    elif allowed.any():
+        assert token == np.argmax(allowed)
 
 
 @given(SCORES)

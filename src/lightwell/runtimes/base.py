@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.sampling.edits import NO_EDITS, Edits
 from lightwell.sampling.params import SamplingParams
 from lightwell.units import Bytes, Seconds
 
@@ -23,8 +24,9 @@ Floats = npt.NDArray[np.float32]
 class ScoreEdits:
     """Sparse changes of scores before the draw: row i of the logit rows owns entries starts[i]:starts[i + 1].
 
-    The score of ``tokens[e]`` is divided by ``factors[e]`` where it is positive and multiplied where it is not; then
-    ``addends[e]`` is added. A row names a token at most once. An addend of -inf forbids the token.
+    The score of ``tokens[e]`` is divided by ``factors[e]`` > 0 where it is positive and multiplied where it is not;
+    then ``addends[e]`` is added. A row names a token at most once. An addend of -inf forbids the token.
+    sampling/reference.py defines the arithmetic.
     """
 
     starts: Int32s
@@ -38,7 +40,8 @@ class Masks:
     """Which tokens a grammar allows: bit t % 32 of ``bits[m, t // 32]`` is set where token t may be drawn.
 
     ``rows`` (L,) is the mask of each logit row, -1 for none. ``bits`` (M, ceil(vocab / 32)) is being written while the
-    step computes; it is complete once ``wait`` has returned, which a runtime calls before it draws.
+    step computes; it is complete once ``wait`` has returned, which a runtime calls once, before the step's first draw
+    and after all that it can compute without. What ``wait`` raises ends the step.
     """
 
     rows: Int32s
@@ -93,13 +96,38 @@ def params_of_row(rows: SamplingRows, row: int) -> SamplingParams:
     )
 
 
+def merged_edits(rows: Sequence[Edits | None]) -> ScoreEdits:
+    """The edits of all logit rows of a step, in their order; None for a row without any. Copies them."""
+    each = [NO_EDITS if edits is None else edits for edits in rows]
+    tokens, factors, addends = (np.concatenate(columns) for columns in zip(NO_EDITS, *each, strict=True))
+    starts = np.cumsum([0] + [len(edits.tokens) for edits in each], dtype=np.int32)
+    return ScoreEdits(starts, tokens, factors, addends)
+
+
+def edits_of_row(rows: SamplingRows, row: int) -> Edits | None:
+    """The edits of one logit row; None where it has none."""
+    if rows.edits is None or rows.edits.starts[row] == rows.edits.starts[row + 1]:
+        return None
+    own = slice(rows.edits.starts[row], rows.edits.starts[row + 1])
+    return Edits(rows.edits.tokens[own], rows.edits.factors[own], rows.edits.addends[own])
+
+
+def allowed_in_row(rows: SamplingRows, row: int, vocab: int) -> npt.NDArray[np.bool_] | None:
+    """Which tokens (vocab,) the mask of one logit row allows; None where it has no mask."""
+    if rows.masks is None or rows.masks.rows[row] < 0:
+        return None
+    words = rows.masks.bits[rows.masks.rows[row]].astype("<u4")
+    return np.unpackbits(words.view(np.uint8), count=vocab, bitorder="little").astype(bool)
+
+
 @dataclass(slots=True)
 class StepInput:
     """One step, as flat arrays. T tokens of S sequences; a sequence's tokens follow each other and so do its positions.
 
     ``tokens`` and ``positions`` are (T,). ``starts`` (S + 1,): sequence s owns rows starts[s]:starts[s + 1].
     ``block_tables`` (S, B): the KV block that holds positions [32 b, 32 b + 32) of sequence s, -1 past its end.
-    ``logit_rows`` (L,): the rows, ascending, after which a token is drawn. ``sampling`` has L entries.
+    ``logit_rows`` (L,): the rows, ascending, after which a token is drawn; a row from which several are drawn is there
+    as often. ``sampling`` has L entries.
     ``copies`` (C, 2): KV blocks to copy, source and target, in this order and before anything is computed. Ids from
     the number of blocks on are slots of the offload file.
     """

@@ -13,12 +13,45 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lightwell.sampling.edits import Edits
 from lightwell.sampling.noise import gumbel
 from lightwell.sampling.params import SamplingParams
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Ids: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+
+
+def constrained(scores: Floats, edits: Edits | None = None, allowed: Bools | None = None) -> Floats:
+    """The scores (vocab,) that a token is drawn from: edited, then -inf where a token is not ``allowed`` (vocab,).
+
+    An edit is computed in double and rounded once; before and after, a denormal counts as zero, as it does in a native
+    step. Where a mask leaves no score above -inf, the first token that it allows gets the score 0: whatever the
+    scores and edits are, a draw keeps to a mask that allows anything.
+    """
+    scores = scores.copy()
+    if edits is not None:
+        scores[edits.tokens] = _edited(scores[edits.tokens], edits)
+    if allowed is not None:
+        scores[~allowed] = -np.inf
+        if allowed.any() and not (scores > -np.inf).any():
+            scores[np.argmax(allowed)] = 0
+    return scores
+
+
+def _edited(scores: Floats, edits: Edits) -> Floats:
+    before = _without_denormals(scores.astype(np.float64))
+    factors, addends = edits.factors.astype(np.float64), _without_denormals(edits.addends.astype(np.float64))
+    with np.errstate(invalid="ignore", over="ignore"):
+        after = np.where(before > 0, before / factors, before * factors) + addends
+        return _without_denormals(after).astype(np.float32)
+
+
+def _without_denormals(values: Doubles) -> Doubles:
+    return np.where(np.abs(values) < _SMALLEST_NORMAL, 0.0, values)
 
 
 def choose(scores: Floats, params: SamplingParams, position: int) -> int:
