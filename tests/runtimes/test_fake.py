@@ -1,11 +1,15 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightwell.runtimes.base import Masks, merged_edits
 from lightwell.runtimes.fake import FakeModel, FakeRuntime, slow_reference
+from lightwell.sampling.edits import ScoreEditor
 from lightwell.sampling.params import SamplingParams
-from tests.steps import Chunk, blocks_for, generate, step_of
+from tests.steps import GREEDY, Chunk, blocks_for, generate, step_of
 from tests.tiny import tiny_checkpoint
 
 PROMPT = list(range(100, 180))  # two and a half blocks
@@ -145,6 +149,61 @@ def test_scores_and_logprobs_point_at_the_token() -> None:
     assert output.top_ids is not None
     assert output.top_ids[:, 0].tolist() == output.tokens.tolist()
     assert output.chosen == pytest.approx(1 - np.log(np.e + 49))
+
+
+def constrained_text(
+    runtime: FakeRuntime, prompt: list[int], count: int, params: SamplingParams, **more: Any
+) -> list[int]:
+    """What the runtime writes with edits and masks made for each step, as an engine would."""
+    allowed = more.pop("allowed", lambda answer: None)
+    editor, known = ScoreEditor(prompt, params, **more), list(prompt)
+    while len(known) < len(prompt) + count:
+        start = 0 if len(known) == len(prompt) else len(known) - 1
+        step = step_of(Chunk(known[start:], start, range(4), params=params))
+        step.sampling.edits = merged_edits([editor.columns()])
+        mask = allowed(known[len(prompt) :])
+        if mask is not None:
+            bits = np.packbits(mask, bitorder="little").view(np.uint32)[None]
+            step.sampling.masks = Masks(np.zeros(1, np.int32), bits, lambda: None)
+        known.append(int(runtime.execute(step).tokens[0]))
+        editor.push(known[-1])
+    return known[len(prompt) :]
+
+
+EVEN = np.arange(64) % 2 == 0
+
+
+@given(
+    prompt=st.lists(st.integers(0, 63), min_size=1, max_size=40),
+    params=st.builds(
+        SamplingParams,
+        temperature=st.sampled_from([0.0, 1.0]),
+        seed=st.integers(0, 2**64 - 1),
+        repetition_penalty=st.sampled_from([1.0, 1.5]),
+        frequency_penalty=st.sampled_from([0.0, 0.6]),
+        logit_bias=st.sampled_from([{}, {3: -100.0, 4: 0.9}]),
+    ),
+    min_tokens=st.integers(0, 20),
+    allowed=st.sampled_from([lambda answer: None, lambda answer: EVEN if len(answer) % 3 else None]),
+)
+def test_edits_and_masks_give_the_slow_reference(prompt: list[int], params: SamplingParams, **more: Any) -> None:
+    model = FakeModel(vocab=64, stop_token=9, stop_chance=0.3)
+    more["stop_tokens"] = {9}
+    text = constrained_text(fresh(model=model), prompt, 20, params, **more)
+    assert text == slow_reference(prompt, 20, params, model, **more)
+    assert 9 not in text[: more["min_tokens"]]
+
+
+def test_penalties_and_masks_can_be_seen() -> None:
+    model = FakeModel(vocab=8)
+    plain = slow_reference([1], 100, GREEDY, model)
+    assert len(set(plain)) == 8
+    assert slow_reference([1], 100, SamplingParams(temperature=0, logit_bias={5: 3.0}), model) == [5] * 100
+    assert 5 not in slow_reference([1], 100, SamplingParams(temperature=0, logit_bias={5: -3.0}), model)
+    even = slow_reference([1], 100, GREEDY, model, allowed=lambda answer: np.arange(8) % 2 == 0)
+    assert set(even) == {0, 2, 4, 6}
+    once = slow_reference([1], 8, SamplingParams(temperature=0, presence_penalty=2.0), model)
+    assert sorted(once) == list(range(8))
 
 
 def test_load_takes_the_vocabulary_of_the_checkpoint() -> None:

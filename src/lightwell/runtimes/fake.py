@@ -5,52 +5,89 @@ own paged store. So a wrong, swapped, stale or overwritten block, a missing toke
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lightwell.checkpoints.checkpoint import Checkpoint
-from lightwell.runtimes.base import BLOCK_TOKENS, Floats, MemoryReport, StepInput, StepOutput, params_of_row
-from lightwell.runtimes.reference.drawing import report
+from lightwell.runtimes.base import (
+    BLOCK_TOKENS,
+    Floats,
+    MemoryReport,
+    StepInput,
+    StepOutput,
+    allowed_in_row,
+    edits_of_row,
+    params_of_row,
+)
+from lightwell.runtimes.reference.drawing import report, tokens_of
 from lightwell.runtimes.slots import slots
+from lightwell.sampling.edits import Edits, ScoreEditor, needs_edits
 from lightwell.sampling.noise import mix64
 from lightwell.sampling.params import SamplingParams
+from lightwell.sampling.reference import Bools, choose, constrained
 
 _MASK = (1 << 64) - 1
 _STRIDE = 0xD1B54A32D192ED03  # odd, so that position * _STRIDE differs for every position
 _BYTES_PER_SLOT = 8
+_NEARLY_GREEDY = 0.005  # scores 0.2 apart are then 40 apart, and a draw's noise spans 26: only equals are drawn among
 
 Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class FakeModel:
-    """What the fake speaks: ids below ``vocab``, and ``stop_token`` with this chance in place of any other."""
+    """What the fake speaks: ids below ``vocab``, and ``stop_token`` with this chance in place of any other.
+
+    The token that its hash says has the score 1, all others 0.
+    """
 
     vocab: int = 1000
     stop_token: int = 0
     stop_chance: float = 0.0
 
-    def next_token(self, seen: int, params: SamplingParams, position: int) -> int:
-        """The token at ``position`` after a context with this hash; with a temperature, the seed matters too."""
-        noise = mix64(params.seed + _STRIDE * position) if params.temperature > 0 else 0
-        z = mix64(seen ^ noise)
-        return self.stop_token if z / 2**64 < self.stop_chance else z % self.vocab
+    def token(self, drawn: int) -> int:
+        """Where no score is changed; ``drawn`` is the hash of what the token depends on."""
+        return self.stop_token if drawn / 2**64 < self.stop_chance else drawn % self.vocab
+
+    def scores(self, tokens: npt.ArrayLike) -> Floats:
+        """Where these are the tokens (L,): (L, vocab)."""
+        return np.asarray(np.arange(self.vocab) == np.asarray(tokens)[:, None], np.float32)
+
+    def draw(self, drawn: int, edits: Edits | None = None, allowed: Bools | None = None) -> int:
+        """The token with the highest score once they are edited and masked, any one of them where there are several."""
+        token = self.token(drawn)
+        if edits is None and allowed is None:
+            return token
+        scores = constrained(self.scores([token])[0], edits, allowed)
+        return choose(scores, SamplingParams(temperature=_NEARLY_GREEDY, seed=drawn), 0)
 
 
 def slow_reference(
-    tokens: Sequence[int], count: int, params: SamplingParams | None = None, model: FakeModel | None = None
+    tokens: Sequence[int],
+    count: int,
+    params: SamplingParams | None = None,
+    model: FakeModel | None = None,
+    min_tokens: int = 0,
+    stop_tokens: Collection[int] = (),
+    allowed: Callable[[list[int]], Bools | None] = lambda answer: None,
 ) -> list[int]:
-    """The ``count`` tokens that follow ``tokens`` when the request runs alone, from the definition, without blocks."""
+    """The ``count`` tokens that follow ``tokens`` when the request runs alone, from the definition, without blocks.
+
+    ``allowed`` says which tokens (vocab,) may follow this much of the answer, None for all.
+    """
     params, model = params or SamplingParams(temperature=0), model or FakeModel()
+    edited = needs_edits(params, min_tokens, stop_tokens)
     known = list(tokens)
     seen = 0
     for position in range(len(tokens) + count - 1):
         seen = _see(seen, _identity(seen, known[position]), position)
         if position == len(known) - 1:
-            known.append(model.next_token(seen, params, position + 1))
+            answer = known[len(tokens) :]
+            edits = ScoreEditor(tokens, params, min_tokens, stop_tokens, answer).columns() if edited else None
+            known.append(model.draw(_drawn(seen, params, position + 1), edits, allowed(answer)))
     return known[len(tokens) :]
 
 
@@ -77,20 +114,20 @@ class FakeRuntime:
         """ValueError for a step that no runtime may be given: a bad block table, token or run of positions, or a slot
         that two tokens are written to."""
         started = time.perf_counter()
+        if len(step.tokens) == 0:
+            return report(np.zeros(0, np.int32), self._model.scores([]), step.sampling, started)
         self._check(step)
         seen = [seen for sequence in range(len(step.starts) - 1) for seen in self._compute(step, sequence)]
-        rows = step.sampling
-        tokens = np.array(
-            [
-                self._model.next_token(seen[row], params_of_row(rows, i), int(rows.positions[i]))
-                for i, row in enumerate(step.logit_rows)
-            ],
-            np.int32,
-        )
-        scores = np.zeros((len(tokens), self._model.vocab), np.float32)
-        scores[np.arange(len(tokens)), tokens] = 1
+        rows, model = step.sampling, self._model
+        drawn = [
+            _drawn(seen[row], params_of_row(rows, i), int(rows.positions[i])) for i, row in enumerate(step.logit_rows)
+        ]
+        scores = model.scores([model.token(each) for each in drawn])
         if logits is not None:
             logits[:] = scores
+        tokens = tokens_of(
+            rows, lambda row: model.draw(drawn[row], edits_of_row(rows, row), allowed_in_row(rows, row, model.vocab))
+        )
         return report(tokens, scores, rows, started)
 
     def _compute(self, step: StepInput, sequence: int) -> list[int]:
@@ -119,6 +156,12 @@ class FakeRuntime:
         if len(positions) == 0 or (np.diff(positions) != 1).any():
             raise ValueError(f"sequence {sequence} of a step has positions {positions.tolist()}: not a run of them")
         return slots(step.block_tables[sequence], int(positions[0]), int(positions[-1]) + 1, self._blocks)
+
+
+def _drawn(seen: int, params: SamplingParams, position: int) -> int:
+    """The hash that decides the token at ``position`` after what is seen; with a temperature, the seed matters too."""
+    noise = mix64(params.seed + _STRIDE * position) if params.temperature > 0 else 0
+    return mix64(seen ^ noise)
 
 
 def _identity(seen: int, token: int) -> int:

@@ -2,6 +2,8 @@
 
 import time
 
+import numpy as np
+
 from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.quantized import dequantize
 from lightwell.models import model_function
@@ -29,6 +31,8 @@ class ReferenceRuntime:
 
     def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
         started = time.perf_counter()
+        if len(step.tokens) == 0:
+            return draw(np.zeros((0, self._spec.vocab), np.float32), step.sampling, started)
         ops = ReferenceOps(step, self._values, self._caches)
         scores = model_function(self._spec)(ops, self._spec, self._weights)
         if logits is not None:
