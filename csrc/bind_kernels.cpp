@@ -228,6 +228,21 @@ Output<float> attention(const Input<float, 3>& q, const Rows& keys, const Rows& 
   return array(std::move(out), {q.shape(0), q.shape(1), q.shape(2)});
 }
 
+// Edited and masked scores.
+Output<float> constrain(const Row& scores, const Input<int32_t, 1>& tokens, const Row& factors, const Row& addends,
+                        const std::optional<Input<uint32_t, 1>>& allowed, const std::string& isa) {
+  const int64_t n = static_cast<int64_t>(scores.size());
+  require(factors.size() == tokens.size() && addends.size() == tokens.size(), "edits must have the same length");
+  require(std::all_of(tokens.data(), tokens.data() + tokens.size(), [&](int32_t t) { return t >= 0 && t < n; }),
+          "tokens must be within the scores");
+  require(!allowed || static_cast<int64_t>(allowed->size()) == (n + 31) / 32, "allowed must have a bit for each score");
+  const Constraints constraints{static_cast<int64_t>(tokens.size()), tokens.data(), factors.data(), addends.data(),
+                                allowed ? allowed->data() : nullptr};
+  std::vector<float> out(scores.size());
+  kernels_for(isa).constrain(scores.data(), n, constraints, out.data());
+  return array(std::move(out));
+}
+
 int32_t sample(const Row& scores, float temperature, int32_t top_k, float top_p, float min_p, uint64_t seed,
                int64_t position, const std::string& isa) {
   require(scores.size() > 0, "there must be at least one score");
@@ -265,6 +280,8 @@ void bind_kernels(nb::module_& m) {
         "first_position"_a, "window"_a, "scale"_a, "soft_cap"_a = 0.0f,
         "sinks"_a.noconvert().none() = nb::none(), "block_table"_a.noconvert(), "rows_per_item"_a, "stale"_a,
         "kv_type"_a, "isa"_a);
+  m.def("constrain", &constrain, scores, nb::kw_only(), "tokens"_a.noconvert(), "factors"_a.noconvert(),
+        "addends"_a.noconvert(), "allowed"_a.noconvert().none() = nb::none(), "isa"_a);
   m.def("sample", &sample, scores, nb::kw_only(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seed"_a,
         "position"_a, "isa"_a);
   m.def("logprobs", &logprobs, scores, "token"_a, "k"_a, "isa"_a, "(chosen, ids of the k best, theirs)");

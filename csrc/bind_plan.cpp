@@ -59,11 +59,32 @@ const float* float32s(const Array& array, const char* name, std::initializer_lis
 
 int64_t length(const Array& array) { return array.ndim() > 0 ? static_cast<int64_t>(array.shape(0)) : 0; }
 
+using Edits = std::tuple<Array, Array, Array, Array>;  // starts, tokens, factors, addends
+using Masks = std::tuple<Array, Array, nb::callable>;  // rows, bits, wait
+
+void take_edits(const Edits& edits, StepArrays& a) {
+  const auto& [starts, tokens, factors, addends] = edits;
+  a.edits = length(tokens);
+  a.edit_starts = int32s(starts, "edit starts", {a.logit_rows_count + 1});
+  a.edit_tokens = int32s(tokens, "edit tokens", {a.edits});
+  a.edit_factors = float32s(factors, "edit factors", {a.edits});
+  a.edit_addends = float32s(addends, "edit addends", {a.edits});
+}
+
+void take_masks(const Masks& masks, int64_t vocab, StepArrays& a) {
+  const auto& [rows, bits, wait] = masks;
+  a.masks = length(bits);
+  a.mask_words = (vocab + 31) / 32;
+  a.mask_rows = int32s(rows, "mask rows", {a.logit_rows_count});
+  a.mask_bits = data<const uint32_t>(bits, "mask bits", "uint32", {a.masks, a.mask_words});
+}
+
 double execute(Plan& plan, const Array& tokens, const Array& positions, const Array& starts, const Array& block_tables,
                const Array& logit_rows, const Array& temperature, const Array& top_k, const Array& top_p,
                const Array& min_p, const Array& seeds, const Array& draw_positions, const Array& logprobs,
                const Output& drawn, const MaybeOutput& chosen, const MaybeOutput& top_ids, const MaybeOutput& top,
-               const MaybeOutput& logits) {
+               const MaybeOutput& logits, const std::optional<Array>& given, const std::optional<Edits>& edits,
+               const std::optional<Masks>& masks) {
   StepArrays a{};
   const int64_t rows = length(tokens), sequences = length(block_tables), n = length(logit_rows);
   a.rows = rows;
@@ -91,8 +112,18 @@ double execute(Plan& plan, const Array& tokens, const Array& positions, const Ar
     a.top = data<float>(*top, "top", "float32", {n, a.top_count});
   }
   if (logits) a.logits = data<float>(*logits, "logits", "float32", {n, plan.vocab()});
+  if (given) a.given = int32s(*given, "given", {n});
+  if (edits) take_edits(*edits, a);
+  if (!masks) {
+    const nb::gil_scoped_release released;
+    return plan.execute(a);
+  }
+  take_masks(*masks, plan.vocab(), a);
   const nb::gil_scoped_release released;
-  return plan.execute(a);
+  return plan.execute(a, [&] {
+    const nb::gil_scoped_acquire held;
+    std::get<nb::callable>(*masks)();
+  });
 }
 
 using MaybeWeight = std::optional<Weight>;
@@ -158,8 +189,10 @@ void bind_running(nb::class_<Plan>& plan) {
       .def("profile", &Plan::profile, "Seconds spent so far, by kind of op.")
       .def("execute", &execute, "tokens"_a, "positions"_a, "starts"_a, "block_tables"_a, "logit_rows"_a,
            "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seeds"_a, "draw_positions"_a, "logprobs"_a, "drawn"_a,
-           "chosen"_a.none(), "top_ids"_a.none(), "top"_a.none(), "logits"_a.none(),
-           "Run one step and write its results into the last five arrays. Returns the seconds that it took.");
+           "chosen"_a.none(), "top_ids"_a.none(), "top"_a.none(), "logits"_a.none(), "given"_a.none(), "edits"_a.none(),
+           "masks"_a.none(),
+           "Run one step and write its results into the arrays from `drawn` to `logits`. Edits are (starts, tokens, "
+           "factors, addends), masks (rows, bits, wait). Returns the seconds that it took.");
 }
 
 }  // namespace

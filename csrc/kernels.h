@@ -88,6 +88,17 @@ struct SampleParams {
   int64_t position;
 };
 
+// What a draw is held to: edits of single scores and a mask (ScoreEdits and Masks in runtimes/base.py).
+struct Constraints {
+  int64_t edits;
+  const int32_t* tokens;   // [edits], within the vocabulary
+  const float* factors;    // [edits], normal numbers above zero
+  const float* addends;    // [edits], finite or minus infinity
+  const uint32_t* allowed; // bit t % 32 of word t / 32: token t may be drawn; null: all may
+
+  bool any() const { return edits > 0 || allowed; }
+};
+
 struct KvKernels {
   // Write one token's key and value [head_dim] of one KV head into slot `slot` of its share of a block: NaN as 0, what
   // is larger than the largest finite half as that, and rounded to nearest even (int8: to -127..127 times amax / 127).
@@ -128,6 +139,8 @@ struct Kernels {
   // partition part_begin + i. Here the sinks join.
   void (*attention_merge)(const AttentionItem& item, const float* const* partials, int64_t count);
 
+  // out = scores[0..n), edited, then masked, as sampling/ defines it. No overlap.
+  void (*constrain)(const float* scores, int64_t n, const Constraints& constraints, float* out);
   // Draw one token from scores[0..n) as sampling/ defines it. `work` has room for 2 * n floats.
   int32_t (*sample)(const float* scores, int64_t n, const SampleParams& params, float* work);
   // Natural log-probabilities: of `token`, and of the k best in descending order (lowest id first among equals).

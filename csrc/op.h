@@ -23,6 +23,7 @@ struct Phase {
   int64_t part;  // which of the op's phases
   int64_t items;
   bool in_order;  // items were sorted, the largest first
+  bool draws = false;  // the first that draws tokens: masks must be complete before it
 };
 
 // What one thread has for itself.
@@ -30,7 +31,7 @@ struct Worker {
   Aligned<float> panel;      // two of kPanelFloats
   Aligned<float> row;        // one row of the widest value
   Aligned<float> attention;  // an attention item's output, and its partials
-  Aligned<float> sampling;   // two rows of scores
+  Aligned<float> sampling;   // three rows of scores
   std::vector<const float*> partials;
 };
 

@@ -7,6 +7,10 @@ namespace {
 
 constexpr int64_t kChunkRows = 64;  // rows whose scores are held at once: a large vocabulary takes a megabyte for each
 
+// Of scores, by thread: two for the kernel that draws, and one for edited and masked scores, as log-probabilities need the
+// model's own.
+constexpr int64_t kSamplingRows = 3;
+
 enum Part : int64_t { kNormalize = 0, kScore = 1, kDraw = 2 };  // of chunk c: kScore + 2 c and kDraw + 2 c
 
 }  // namespace
@@ -21,7 +25,7 @@ Logits::Logits(const Buffer& x, std::vector<float> norm, float eps, Projection h
       scores_(head_.matrix().rows, true, false) {}
 
 int64_t Logits::workspace_bytes(int64_t rows, int threads) const {
-  const int64_t sampling = threads * 2 * vocab() * static_cast<int64_t>(sizeof(float));
+  const int64_t sampling = threads * kSamplingRows * vocab() * static_cast<int64_t>(sizeof(float));
   return normed_.bytes(rows) + scores_.bytes(std::min(rows, kChunkRows)) + sampling;
 }
 
@@ -30,7 +34,7 @@ void Logits::schedule(Work& work, std::vector<Phase>& phases) {
   if (rows == 0) return;
   normed_.reserve(rows);
   scores_.reserve(std::min(rows, kChunkRows));
-  for (Worker& worker : work.workers) worker.sampling.reserve(2 * vocab());
+  for (Worker& worker : work.workers) worker.sampling.reserve(kSamplingRows * vocab());
   phases.push_back({this, kNormalize, rows, false});
   splits_.clear();
   for (int64_t first = 0; first < rows; first += kChunkRows) {
@@ -38,7 +42,7 @@ void Logits::schedule(Work& work, std::vector<Phase>& phases) {
     const Matrix& w = head_.matrix();
     splits_.push_back(split(std::min(kChunkRows, rows - first), w.tiles, 1, w.tile_bytes, work.threads));
     phases.push_back({this, kScore + 2 * chunk, splits_.back().items(), false});
-    phases.push_back({this, kDraw + 2 * chunk, splits_.back().rows, false});
+    phases.push_back({this, kDraw + 2 * chunk, splits_.back().rows, false, chunk == 0});
   }
 }
 
@@ -74,11 +78,23 @@ void Logits::draw(const Work& work, Worker& worker, int64_t chunk, int64_t item)
   const float* scores = scores_.row(item);
   const int64_t row = chunk * kChunkRows + item;
   if (arrays.logits) std::copy_n(scores, vocab(), arrays.logits + row * vocab());
-  arrays.drawn[row] = work.kernels.sample(scores, vocab(), work.step.sample_params(row), worker.sampling.get());
+  const int32_t given = work.step.given(row);
+  arrays.drawn[row] = given >= 0 ? given : choose(work, worker, row, scores);
   const int64_t count = arrays.logprobs[row];
   if (count < 0) return;
   work.kernels.logprobs(scores, vocab(), arrays.drawn[row], count, &arrays.chosen[row],
                         arrays.top_ids + row * arrays.top_count, arrays.top + row * arrays.top_count);
+}
+
+int32_t Logits::choose(const Work& work, Worker& worker, int64_t row, const float* scores) const {
+  float* room = worker.sampling.get();
+  const Constraints constraints = work.step.constraints(row);
+  if (constraints.any()) {
+    float* constrained = room + 2 * vocab();
+    work.kernels.constrain(scores, vocab(), constraints, constrained);
+    scores = constrained;
+  }
+  return work.kernels.sample(scores, vocab(), work.step.sample_params(row), room);
 }
 
 }  // namespace lightwell

@@ -25,6 +25,7 @@ class Logits final : public Op {
   void normalize(const Work& work, Worker& worker, int64_t row) const;
   void score(const Work& work, int64_t chunk, int64_t item) const;
   void draw(const Work& work, Worker& worker, int64_t chunk, int64_t item) const;
+  int32_t choose(const Work& work, Worker& worker, int64_t row, const float* scores) const;
 
   const Buffer& x_;
   const std::vector<float> norm_;

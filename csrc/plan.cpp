@@ -231,14 +231,20 @@ int64_t Plan::workspace_bytes(int64_t tokens, int64_t logit_rows, int64_t contex
   return bytes + (logits_ ? logits_->workspace_bytes(logit_rows, work_.threads) : 0);
 }
 
-double Plan::execute(const StepArrays& arrays) {
+double Plan::execute(const StepArrays& arrays, const std::function<void()>& masked) {
   const std::unique_lock<std::mutex> alone(running_, std::try_to_lock);
   if (!alone.owns_lock()) throw std::runtime_error("another thread is in a step of this plan");
   if (work_.cache.blocks() == 0) throw std::runtime_error("allocate the KV cache before the first step");
   const auto start = Clock::now();
   work_.step.take(arrays, shape_.vocab, work_.cache.blocks());
   prepare();
-  if (!phases_.empty()) pool_.run([this](int thread) { run(thread); });
+  size_t draws = phases_.size();
+  if (masked) draws = std::find_if(phases_.begin(), phases_.end(), [](const Phase& p) { return p.draws; }) - phases_.begin();
+  run_phases(0, draws);
+  if (draws < phases_.size()) {
+    masked();
+    run_phases(draws, phases_.size());
+  }
   return seconds(Clock::now() - start);
 }
 
@@ -253,10 +259,14 @@ void Plan::prepare() {
   for (int thread = 0; thread < work_.threads; ++thread) shares_.open(0, thread, phases_[0].items, phases_[0].in_order);
 }
 
-void Plan::run(int thread) {
+void Plan::run_phases(size_t begin, size_t end) {
+  if (begin < end) pool_.run([=, this](int thread) { run(thread, begin, end); });
+}
+
+void Plan::run(int thread, size_t begin, size_t end) {
   const FlushToZero mode;
   auto start = Clock::now();
-  for (size_t i = 0; i < phases_.size(); ++i) {
+  for (size_t i = begin; i < end; ++i) {
     const Phase& phase = phases_[i];
     if (i + 1 < phases_.size()) shares_.open(i + 1, thread, phases_[i + 1].items, phases_[i + 1].in_order);
     shares_.each(i, thread, [&](int64_t item) { phase.op->run(work_, work_.workers[thread], phase.part, item); });

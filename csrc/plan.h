@@ -1,6 +1,7 @@
 // The plan of a model: its ops in order, recorded once, and the one call that runs a step through all of them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,8 +58,10 @@ class Plan {
   int64_t workspace_bytes(int64_t tokens, int64_t logit_rows, int64_t context) const;
 
   // Runs one step; returns the seconds it took. Throws std::invalid_argument for a bad step, before anything is
-  // written, and std::runtime_error where there is no cache yet or another thread is in a step.
-  double execute(const StepArrays& arrays);
+  // written, and std::runtime_error where there is no cache yet or another thread is in a step. `masked`, where there is
+  // one, is called before the first token is drawn, when all before that is computed, and returns when the masks are
+  // complete; what it throws ends the step.
+  double execute(const StepArrays& arrays, const std::function<void()>& masked = {});
   // Seconds spent by kind of op since the plan was made.
   std::map<std::string, double> profile() const;
 
@@ -70,7 +73,8 @@ class Plan {
   const AttentionSchedule& attention_schedule(int64_t window);
   ExpertSpace& expert_space(std::unique_ptr<ExpertSpace> wanted);
   void prepare();
-  void run(int thread);
+  void run_phases(size_t begin, size_t end);
+  void run(int thread, size_t begin, size_t end);
 
   const PlanShape shape_;
   Work work_;

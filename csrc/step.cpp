@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -30,6 +31,8 @@ void Step::take(const StepArrays& arrays, int64_t vocab, int64_t blocks) {
   check_writers();
   check_logit_rows();
   check_sampling(vocab);
+  check_edits(vocab);
+  check_given_and_masks(vocab);
 }
 
 void Step::take_sequences(int64_t blocks) {
@@ -84,7 +87,7 @@ void Step::check_logit_rows() const {
   for (int64_t i = 0; i < arrays_.logit_rows_count; ++i) {
     const int64_t row = arrays_.logit_rows[i];
     if (row < least || row >= arrays_.rows) bad(at("logit_rows", i, row) + outside(least, arrays_.rows));
-    least = row + 1;
+    least = row;  // a row may have several entries
   }
 }
 
@@ -99,9 +102,49 @@ void Step::check_sampling(int64_t vocab) const {
   }
 }
 
+void Step::check_edits(int64_t vocab) const {
+  const StepArrays& a = arrays_;
+  if (!a.edit_starts) return;
+  for (int64_t i = 0, least = 0; i <= a.logit_rows_count; ++i) {
+    const int64_t start = a.edit_starts[i], most = i == 0 ? 0 : a.edits;
+    if (start < least || start > most) bad(at("edit starts", i, start) + outside(least, most + 1));
+    least = start;
+  }
+  if (const int64_t last = a.edit_starts[a.logit_rows_count]; last != a.edits)
+    bad(at("edit starts", a.logit_rows_count, last) + ", but there are " + std::to_string(a.edits) + " edits");
+  for (int64_t e = 0; e < a.edits; ++e) {
+    const int64_t token = a.edit_tokens[e];
+    if (token < 0 || token >= vocab) bad(at("edit tokens", e, token) + outside(0, vocab));
+    if (!std::isnormal(a.edit_factors[e]) || a.edit_factors[e] < 0)
+      bad("edit factors[" + std::to_string(e) + "] is not a normal number above 0");
+    if (!(a.edit_addends[e] <= std::numeric_limits<float>::max()))
+      bad("edit addends[" + std::to_string(e) + "] is neither finite nor -inf");
+  }
+}
+
+void Step::check_given_and_masks(int64_t vocab) const {
+  const StepArrays& a = arrays_;
+  for (int64_t i = 0; i < a.logit_rows_count; ++i) {
+    if (given(i) < -1 || given(i) >= vocab) bad(at("given", i, given(i)) + outside(-1, vocab));
+    if (a.mask_rows && (a.mask_rows[i] < -1 || a.mask_rows[i] >= a.masks))
+      bad(at("mask rows", i, a.mask_rows[i]) + outside(-1, a.masks));
+  }
+}
+
 SampleParams Step::sample_params(int64_t i) const {
   return {arrays_.temperature[i], arrays_.top_k[i], arrays_.top_p[i],
           arrays_.min_p[i],       arrays_.seeds[i], arrays_.draw_positions[i]};
+}
+
+Constraints Step::constraints(int64_t i) const {
+  const StepArrays& a = arrays_;
+  Constraints found{};
+  if (a.edit_starts) {
+    const int64_t start = a.edit_starts[i];
+    found = {a.edit_starts[i + 1] - start, a.edit_tokens + start, a.edit_factors + start, a.edit_addends + start, nullptr};
+  }
+  if (a.mask_rows && a.mask_rows[i] >= 0) found.allowed = a.mask_bits + a.mask_rows[i] * a.mask_words;
+  return found;
 }
 
 }  // namespace lightwell

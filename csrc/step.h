@@ -24,6 +24,15 @@ struct StepArrays {
   const int32_t* draw_positions;
   const int32_t* logprobs;
 
+  const int32_t* given;        // null: every row draws
+  const int32_t* edit_starts;  // [logit_rows_count + 1], null where nothing is edited, as are the three below
+  const int32_t* edit_tokens;  // [edits]
+  const float *edit_factors, *edit_addends;
+  int64_t edits;
+  const int32_t* mask_rows;   // null where nothing is masked, as is mask_bits
+  const uint32_t* mask_bits;  // [masks][mask_words], complete only when the first token is drawn
+  int64_t masks, mask_words;
+
   int32_t* drawn;
   float* chosen;     // these three null where no row wants log-probabilities
   int32_t* top_ids;  // [logit_rows_count][top_count]
@@ -55,6 +64,8 @@ class Step {
   const std::vector<Sequence>& sequences() const { return sequences_; }
   KvSlot slot(int64_t row) const { return slots_[row]; }
   SampleParams sample_params(int64_t logit_row) const;
+  Constraints constraints(int64_t logit_row) const;
+  int32_t given(int64_t logit_row) const { return arrays_.given ? arrays_.given[logit_row] : -1; }
 
  private:
   void take_sequences(int64_t blocks);
@@ -62,6 +73,8 @@ class Step {
   void check_writers();
   void check_logit_rows() const;
   void check_sampling(int64_t vocab) const;
+  void check_edits(int64_t vocab) const;
+  void check_given_and_masks(int64_t vocab) const;
 
   StepArrays arrays_{};
   std::vector<Sequence> sequences_;

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 build=$PWD/build/sanitized
-tests=(tests/runtimes/test_{row,sample,attention,linear}_kernels.py tests/runtimes/test_{cpu_runtime,pack_cache}.py)
+tests=(tests/runtimes/test_{row,sample,attention,linear}_kernels.py tests/runtimes/test_{cpu_runtime,constrained_steps,pack_cache}.py)
 
 mkdir -p "$build"
 if ! echo 'int main() {}' | "${CXX:-c++}" -fsanitize=address,undefined -x c++ - -o "$build/probe" 2> /dev/null; then

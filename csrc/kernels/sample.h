@@ -7,6 +7,49 @@
 
 namespace lightwell::LIGHTWELL_ISA {
 
+// ---- Edits and masks
+
+constexpr float kSmallestNormal = 1.17549435e-38f;
+
+// Denormals count as zero in a step; here they do for any caller.
+LIGHTWELL_INLINE double normal_or_zero(double x) { return __builtin_fabs(x) < kSmallestNormal ? 0.0 : x; }
+
+// From `scores` to `out`, in double and rounded once. Of edits of one token the last counts.
+static void edit(const float* scores, const Constraints& c, float* out) {
+  for (int64_t e = 0; e < c.edits; ++e) {
+    const double score = normal_or_zero(scores[c.tokens[e]]), factor = c.factors[e];
+    const double scaled = score > 0.0 ? score / factor : score * factor;
+    out[c.tokens[e]] = static_cast<float>(normal_or_zero(scaled + normal_or_zero(c.addends[e])));
+  }
+}
+
+// Forbidden tokens get minus infinity. False where that leaves no token a score above it.
+static bool forbid(const uint32_t* allowed, int64_t n, float* scores) {
+  const Ints lane_bits = (Ints{} + 1) << lane_numbers();
+  Ints possible{};
+  for_vectors(n, [&](int64_t i, int64_t count) {
+    const Ints word = Ints{} + static_cast<int32_t>(allowed[i / 32] >> i % 32);
+    const Floats kept = (word & lane_bits) != 0 ? load(scores + i, count) : broadcast(-kInfinity);
+    possible |= (kept > -kInfinity) & (lane_numbers() < static_cast<int32_t>(count));
+    store(scores + i, kept, count);
+  });
+  return bits(possible) != 0;
+}
+
+static void constrain(const float* scores, int64_t n, const Constraints& c, float* out) {
+  memcpy(out, scores, static_cast<size_t>(n) * sizeof(float));
+  edit(scores, c, out);
+  if (!c.allowed || forbid(c.allowed, n, out)) return;
+  for (int64_t token = 0; token < n; ++token) {
+    if (c.allowed[token / 32] >> token % 32 & 1) {
+      out[token] = 0.0f;  // the only one that can be drawn
+      return;
+    }
+  }
+}
+
+// ---- The order of choice
+
 // Tokens in order of choice are by score descending, then id ascending; every filter keeps a beginning of that order.
 // A cut is the last token kept. NaN scores are kept by no cut.
 struct Cut {

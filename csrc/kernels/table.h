@@ -20,6 +20,7 @@ static const Kernels table = {
     .rotary = rotary,
     .kv = {{store_halves_kv, attention_part<Halves>}, {store_bytes_kv, attention_part<Bytes>}},
     .attention_merge = attention_merge,
+    .constrain = constrain,
     .sample = sample,
     .logprobs = logprobs,
 };

@@ -18,7 +18,7 @@ from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.checkpoints.spec import Mixture, Rope, RopeScaling
 from lightwell.checkpoints.tensor import Format
 from lightwell.errors import CheckpointError, StartupError
-from lightwell.runtimes.base import KVCacheDtype, Runtime, StepInput, sampling_rows
+from lightwell.runtimes.base import KVCacheDtype, Runtime, StepInput
 from lightwell.runtimes.cpu import CpuRuntime, _native, threads
 from lightwell.runtimes.reference import ReferenceRuntime
 from lightwell.sampling.params import SamplingParams
@@ -401,22 +401,6 @@ def test_a_bad_step_is_refused_and_nothing_of_it_computed(step: StepInput, compl
     runtime.execute(GOOD, logits[0])
     untouched.execute(GOOD, logits[1])
     assert np.array_equal(logits[0], logits[1])
-
-
-@pytest.mark.parametrize("sequences", [0, 1, 3])
-def test_a_step_without_tokens_is_nothing_to_do(sequences: int) -> None:
-    nothing = replace(
-        GOOD,
-        tokens=np.zeros(0, np.int32),
-        positions=np.zeros(0, np.int32),
-        starts=np.zeros(sequences + 1, np.int32),
-        block_tables=np.full((sequences, 2), -1, np.int32),
-        logit_rows=np.zeros(0, np.int32),
-        sampling=sampling_rows([], []),
-    )
-    checkpoint = tiny_checkpoint()
-    output = loaded(checkpoint).execute(nothing, np.empty((0, checkpoint.spec.vocab), np.float32))
-    assert output.tokens.shape == (0,)
 
 
 @pytest.mark.parametrize("runtime", [CpuRuntime, ReferenceRuntime])

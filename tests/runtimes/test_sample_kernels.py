@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lightwell.runtimes.cpu import _native
 from lightwell.sampling import reference
+from lightwell.sampling.edits import NO_EDITS, Edits
 from lightwell.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.parametrize("isa", _native.available_isas())
@@ -166,6 +167,88 @@ def test_logprobs_are_the_log_softmax_and_its_best(isa, scores, data):
     np.testing.assert_allclose(top, want[ids], rtol=1e-6, atol=1e-6)
 
 
+# Edits and masks
+
+
+def constrain(scores, edits, allowed, isa):
+    bits = None if allowed is None else packed(allowed)
+    return _native.constrain(
+        scores, tokens=edits.tokens, factors=edits.factors, addends=edits.addends, allowed=bits, isa=isa
+    )
+
+
+def packed(allowed):
+    """The mask's bits, with those past the vocabulary set."""
+    padded = np.ones(-(-len(allowed) // 32) * 32, bool)
+    padded[: len(allowed)] = allowed
+    return np.packbits(padded, bitorder="little").view(np.uint32)
+
+
+def extreme(seed, n):
+    """Numbers of any size, denormal and infinite ones among them."""
+    with np.errstate(over="ignore", under="ignore"):
+        return (normal(seed, n) * np.exp(np.random.default_rng(seed + 1).uniform(-110, 95, n))).astype(np.float32)
+
+
+def random_edits(seed, vocab, size, extremes):
+    rng = np.random.default_rng(seed)
+    tokens = rng.choice(vocab, min(size, vocab), replace=False).astype(np.int32)
+    factors, addends = rng.uniform(0.5, 2, len(tokens)), rng.normal(0, 3, len(tokens))
+    if extremes:
+        factors, addends = np.exp(rng.uniform(-80, 80, len(tokens))), extreme(seed, len(tokens))
+        addends[~(addends < np.inf)] = 0
+    addends[rng.random(len(tokens)) < 0.1] = -np.inf
+    return Edits(tokens, factors.astype(np.float32), addends.astype(np.float32))
+
+
+edit_rows = st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 5, 3000]), st.booleans())
+mask_rows = st.none() | st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.001, 0.5, 0.999, 1.0]))
+any_scores = score_rows | st.builds(extreme, st.integers(0, 2**32 - 1), st.integers(1, 300))
+
+
+def mask_of(drawn, n):
+    return None if drawn is None else np.random.default_rng(drawn[0]).random(n) < drawn[1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(scores=any_scores, edits=edit_rows, mask=mask_rows)
+def test_edited_and_masked_scores_are_those_of_the_definition_to_the_bit(isa, scores, edits, mask):
+    edits, allowed = random_edits(edits[0], len(scores), *edits[1:]), mask_of(mask, len(scores))
+    before = scores.copy()
+    actual, expected = constrain(scores, edits, allowed, isa), reference.constrained(scores, edits, allowed)
+    np.testing.assert_array_equal(scores, before)
+    np.testing.assert_array_equal(actual, expected)  # which takes NaN for NaN
+    zeros = expected == 0
+    np.testing.assert_array_equal(np.signbit(actual[zeros]), np.signbit(expected[zeros]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(scores=score_rows, params=sampling_params, edits=edit_rows, mask=mask_rows)
+def test_draws_from_edited_and_masked_scores_what_the_definition_draws(isa, scores, params, edits, mask):
+    edits, allowed = random_edits(*edits[:1], len(scores), edits[1], extremes=False), mask_of(mask, len(scores))
+    expected = reference.choose(reference.constrained(scores, edits, allowed), params, 7)
+    assert sample(constrain(scores, edits, allowed, isa), params, 7, isa) == expected
+    assert allowed is None or allowed[expected] or not allowed.any()
+
+
+@pytest.mark.parametrize("fill", [0.0, -np.inf, np.nan, np.inf])
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 100, 1000])
+def test_the_one_token_that_a_mask_allows_is_drawn(isa, vocab, fill):
+    scores = np.full(vocab, fill, np.float32)
+    for token in range(0, vocab, 1 + vocab // 40):
+        forbidding = Edits(np.array([token], np.int32), np.ones(1, np.float32), np.full(1, -np.inf, np.float32))
+        for edits in (NO_EDITS, forbidding):
+            changed = constrain(scores, edits, np.arange(vocab) == token, isa)
+            for params in (SamplingParams(temperature=0), SamplingParams(top_p=0.5, min_p=0.1)):
+                assert sample(changed, params, 0, isa) == token
+
+
+def test_of_two_edits_of_a_token_the_last_counts(isa):
+    scores = np.array([1, 2], np.float32)
+    twice = Edits(np.array([1, 1], np.int32), np.array([1, 1], np.float32), np.array([5, 7], np.float32))
+    assert constrain(scores, twice, None, isa).tolist() == reference.constrained(scores, twice).tolist() == [1, 9]
+
+
 def test_logprobs_of_a_whole_vocabulary(isa):
     scores = normal(3, VOCAB)
     chosen, ids, top = _native.logprobs(scores, 77, 20, isa)
@@ -180,6 +263,10 @@ def test_wrong_arguments_are_refused(isa):
         sample(scores[:0], SamplingParams(), 0, isa)
     with pytest.raises(TypeError):
         sample(scores.astype(np.float64), SamplingParams(), 0, isa)
+    for tokens, allowed in [([4], 4), ([-1], 4), ([0], 33)]:
+        edits = Edits(np.array(tokens, np.int32), np.ones(1, np.float32), np.zeros(1, np.float32))
+        with pytest.raises(ValueError, match=r"within the scores|for each score"):
+            constrain(scores, edits, np.ones(allowed, bool), isa)
     for token, k in [(4, 0), (-1, 0), (0, 5), (0, -1)]:
         with pytest.raises(ValueError, match="within the scores"):
             _native.logprobs(scores, token, k, isa)

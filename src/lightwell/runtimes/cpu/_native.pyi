@@ -1,5 +1,7 @@
 """The native module, built from csrc/: only what the runtime uses."""
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -108,4 +110,7 @@ class Plan:
         top_ids: _Int32s | None,
         top: _Floats | None,
         logits: _Floats | None,
+        given: _Int32s | None,
+        edits: tuple[_Int32s, _Int32s, _Floats, _Floats] | None,
+        masks: tuple[_Int32s, npt.NDArray[np.uint32], Callable[[], None]] | None,
     ) -> float: ...

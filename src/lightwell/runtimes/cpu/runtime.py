@@ -104,7 +104,7 @@ class CpuRuntime:
 
     def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
         """Raises ValueError for a step that is not well formed, and then has computed nothing of it."""
-        rows = step.sampling
+        rows, edits, masks = step.sampling, step.sampling.edits, step.sampling.masks
         output = _empty_output(len(step.logit_rows), int(rows.logprobs.max(initial=-1)))
         output.duration = self._plan.execute(
             step.tokens,
@@ -124,6 +124,9 @@ class CpuRuntime:
             output.top_ids,
             output.top,
             logits,
+            rows.given,
+            None if edits is None else (edits.starts, edits.tokens, edits.factors, edits.addends),
+            None if masks is None else (masks.rows, masks.bits, masks.wait),
         )
         return output
 
