@@ -3,16 +3,19 @@ a wrong, stale or swapped block, a missing token or a wrong position changes the
 
 import numpy as np
 import pytest
+from drafters import knowing, random_guesses
 from driving import GREEDY, finished, log, make_engine, make_limits, make_request, outputs, run
+from msgspec import structs
 
 from lightwell.engine.batch import BatchBuilder
 from lightwell.engine.clocks import VirtualClock, wall_clock
 from lightwell.engine.engine import Engine
 from lightwell.engine.policies import Policies
+from lightwell.engine.prompt_lookup import PromptLookup
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler
 from lightwell.errors import InvalidRequest, InvariantError
-from lightwell.events import Admitted, Finished, Preempted, Rejected, Sampled, Stepped
+from lightwell.events import Admitted, Finished, Preempted, PromptScored, Rejected, Sampled, Stepped
 from lightwell.runtimes.base import StepInput, StepOutput
 from lightwell.runtimes.fake import FakeModel, FakeRuntime, slow_reference
 from lightwell.sampling.params import SamplingParams
@@ -397,3 +400,85 @@ def test_a_choice_whose_first_one_is_gone_runs_alone():
     assert not log(engine, Admitted, "second")
     engine.abort("first")
     assert run(engine, [])["second"] == expected(make_request("second", prompt_of(100), 10, SEEDED))
+
+
+# ---- penalties, biases, forbidden stop tokens ----
+
+EDITED = [
+    SamplingParams(temperature=0, repetition_penalty=1.7),
+    SamplingParams(temperature=1, seed=3, presence_penalty=1.5, frequency_penalty=0.7),
+    SamplingParams(temperature=0, logit_bias={7: 100.0, 8: 99.5}, frequency_penalty=1.0),
+]
+FEW = FakeModel(vocab=20, stop_token=0, stop_chance=0.2)
+
+
+def edited_requests() -> list[Request]:
+    stops = frozenset({0})
+    return [
+        make_request(f"r{i}", [5, 6, 7] * (3 + 5 * i), 40, sampling, min_tokens=m, stop_tokens=stops)
+        for i, (sampling, m) in enumerate([*((s, 0) for s in EDITED), (GREEDY, 12), (EDITED[0], 39), (GREEDY, 0)])
+    ]
+
+
+def expected_edited(request: Request) -> list[int]:
+    stops = request.stop_tokens
+    full = slow_reference(request.tokens, request.max_tokens, request.sampling, FEW, request.min_tokens, stops)
+    return full[: full.index(0) + 1] if 0 in full else full
+
+
+@pytest.mark.parametrize(
+    "drafter", [lambda: None, lambda: knowing(4, FEW), lambda: random_guesses(5, 20, FEW), PromptLookup]
+)
+@pytest.mark.parametrize("blocks", [200, 6])
+def test_edits_follow_the_answer_whatever_happens_around_it(drafter, blocks: int):
+    requests = edited_requests()
+    engine = make_engine(FEW, speculator=drafter(), blocks=blocks)
+    assert run(engine, requests) == {r.id: expected_edited(r) for r in requests}
+    assert bool(log(engine, Preempted)) == (blocks == 6)
+
+
+def test_an_edited_answer_goes_on_where_it_was_left():
+    for request in edited_requests():
+        whole = expected_edited(request)
+        for written in (1, len(whole) // 2, len(whole) - 1):
+            resumed = structs.replace(request, answer=whole[:written])
+            assert run(make_engine(FEW), [resumed]).get(request.id, []) == whole[written:]
+
+
+# ---- the prompt's own log-probabilities ----
+
+
+def scored(engine: Engine, id: str) -> list[tuple[int, int]]:
+    """Positions, and how many candidates came with each."""
+    events = log(engine, PromptScored, id)
+    return [(event.start + i, len(score.top)) for event in events for i, score in enumerate(event.scores)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 80])
+@pytest.mark.parametrize("max_tokens", [0, 3])
+@pytest.mark.parametrize("chunk", [8, 512])
+def test_a_prompt_is_scored_once_and_whole(length: int, max_tokens: int, chunk: int):
+    engine = make_engine(max_step_tokens=chunk, max_sequences=4)
+    warm = make_request("warm", prompt_of(length), 2)
+    request = make_request("r", prompt_of(length), max_tokens, prompt_logprobs=2)
+    run(engine, [warm])
+    tokens = run(engine, [request, make_request("beside", prompt_of(50, 5), 9, SEEDED)])
+    assert scored(engine, "r") == [(position, 2) for position in range(1, length)]
+    assert tokens.get("r", []) == slow_reference(request.tokens, max_tokens)
+    assert (finished(engine, "r").reason, finished(engine, "r").cached_tokens) == ("length", 0)
+
+
+def test_a_prompt_is_scored_once_even_if_it_is_preempted():
+    engine = make_engine(blocks=8, max_step_tokens=16, max_sequences=4, prefix_cache=False)
+    engine.submit(make_request("r", prompt_of(150), 60, prompt_logprobs=0, priority=1))
+    for _ in range(6):
+        engine.step()
+    run(engine, [make_request("urgent", prompt_of(100, 9), 20)])
+    assert log(engine, Preempted, "r")
+    assert scored(engine, "r") == [(position, 0) for position in range(1, 150)]
+
+
+def test_nothing_to_compute_is_refused():
+    for request in (make_request("r", [1], 0), make_request("r", [], 1), make_request("r", [], 0, prompt_logprobs=1)):
+        with pytest.raises(InvalidRequest, match="at least one prompt token"):
+            make_engine().submit(request)

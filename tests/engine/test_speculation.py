@@ -4,7 +4,7 @@ wrong, stale or misplaced KV entry."""
 import pytest
 from drafters import Drafter, knowing, lying, random_guesses
 from driving import GREEDY, draft_model, finished, log, make_engine, make_request, run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightwell.engine.prompt_lookup import PromptLookup
@@ -52,6 +52,7 @@ def test_whoever_guesses_the_answers_are_what_they_were(drafter, chunk: int):
         assert (end.reason, end.output_tokens) == ("length", request.max_tokens)
 
 
+@settings(deadline=None)
 @given(model=st.sampled_from([REPEATING, FakeModel(vocab=50, stop_token=3, stop_chance=0.05)]), seed=st.integers(0, 99))
 def test_sampled_answers_end_at_the_same_stop_token(model: FakeModel, seed: int):
     request = make_request("r", [1, 2, 1], 60, SamplingParams(temperature=1, seed=seed), stop_tokens=frozenset({3}))

@@ -7,6 +7,7 @@ written when it changes; a step only gathers the rows of its chunks.
 import numpy as np
 import numpy.typing as npt
 
+from lightwell.engine.edits import StepEdits
 from lightwell.engine.scheduler import Chunk, SchedulerLimits
 from lightwell.engine.sequence import Sequence
 from lightwell.events import TokenLogprobs
@@ -27,6 +28,7 @@ class BatchBuilder:
         self._min_p = np.zeros(rows, np.float32)
         self._seeds = np.zeros(rows, np.uint64)
         self._logprobs = np.zeros(rows, np.int32)
+        self._edits = StepEdits(rows)
 
     def build(self, chunks: list[Chunk]) -> StepInput:
         tokens: list[int] = []
@@ -49,6 +51,7 @@ class BatchBuilder:
             logit_owners += [row] * len(after)
             drawn_positions += [position + 1 for position in after]
         sampling = self._sampling(np.array(logit_owners, np.intp), np.array(drawn_positions, np.int32))
+        sampling.edits = self._edits.of(chunks)
         if any(chunk.scored for chunk in chunks):
             _give_scored(sampling, chunks)
         return StepInput(
@@ -81,6 +84,7 @@ class BatchBuilder:
         self._top_p[row] = params.top_p
         self._min_p[row] = params.min_p
         self._seeds[row] = params.seed
+        self._edits.adopt(sequence)
         self._logprobs[row] = -1 if params.logprobs is None else params.logprobs
 
     def _sampling(self, rows: npt.NDArray[np.intp], positions: npt.NDArray[np.int32]) -> SamplingRows:
