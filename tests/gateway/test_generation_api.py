@@ -280,6 +280,15 @@ async def test_seeds_of_any_sign_become_the_engines(client, engine, seed, engine
     assert engine.requests[0].sampling.seed == engines
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_says_the_seed_that_was_drawn(client, engine, stream):
+    response = await complete(client, stream=stream)
+    seed = response.headers["x-lightwell-seed"]
+    assert seed == str(engine.requests[0].sampling.seed)
+    await complete(client, seed=int(seed))
+    assert engine.requests[1].sampling == engine.requests[0].sampling
+
+
 async def test_a_seed_too_large_is_refused(client):
     assert error(await chat(client, seed=2**64), 400)["param"] == "seed"
 

@@ -13,10 +13,13 @@ from lightwell.gateway.generate import Generation, joined, run
 from lightwell.gateway.shapes import Shape
 from lightwell.gateway.sse import EventStream, events
 
+SEED_HEADER = "x-lightwell-seed"  # with it an answer can be had again where the client gave no seed
+
 
 async def reply(
     gateway: Gateway, request: Request, generation: Generation, shape: Shape, headers: dict[str, str], *, stream: bool
 ) -> Response:
+    headers = headers | {SEED_HEADER: str(generation.answers[0].request.sampling.seed)}
     deltas = run(gateway, generation)
     if stream:
         pieces = events(generation, shape, gateway.fingerprint(), deltas)
