@@ -56,6 +56,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     speculative_config: SpeculativeConfig | None = None  # JSON; by default nothing is guessed
     pack_cache: bool = True  # keep packed weights on disk for the next start
     shutdown_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = 30.0
+    step_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = (
+        300.0  # an engine whose step takes longer is restarted; 0: never
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod

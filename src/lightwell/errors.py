@@ -72,11 +72,24 @@ class Overloaded(LightwellError):
 
 
 class EngineDied(LightwellError):
-    """The engine process ended while the request was open."""
+    """The engine's process ended, and the request does not go on in another one."""
 
     status = 503
     type = "server_error"
     code = "engine_died"
+
+
+class KillsEngine(EngineDied):
+    """Two engines died around this request while they had nothing else to do; it is not tried again."""
+
+    status = 500
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(
+            f"Request {request_id} was given up: the engine's process died twice while it computed nothing else. "
+            "Other requests go on. Do not repeat it as it is: change its prompt or its parameters; "
+            "the server's log has the engine's last words."
+        )
 
 
 class CheckpointError(LightwellError):

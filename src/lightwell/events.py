@@ -108,7 +108,7 @@ class Finished(_Event, frozen=True):
     """The last event of a request that ran. ``detail`` says more about the reason where there is more to say."""
 
     request: str
-    reason: str  # "stop", "length", "abort"
+    reason: str  # "stop", "length", "abort"; "error" where its engine died and it does not go on
     prompt_tokens: Tokens
     cached_tokens: Tokens
     output_tokens: Tokens
@@ -146,6 +146,13 @@ class Loaded(_Event, frozen=True):
     kv_blocks: int
 
 
+class Died(_Event, frozen=True):
+    """The engine's process ended. Its open requests lost their blocks; they go on from their tokens after Loaded."""
+
+    how: str
+    requests: int  # that it had
+
+
 Event: TypeAlias = (
     Queued
     | Blocked
@@ -160,6 +167,7 @@ Event: TypeAlias = (
     | Rejected
     | Stepped
     | Loaded
+    | Died
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightwell.errors import EngineDied
+from lightwell.errors import EngineDied, KillsEngine
 from lightwell.events import Finished
 from lightwell.gateway import prompts
 from tests.gateway.fake_engine import BOS, EOS, TURN, TURN_END, FakeEngine, Script, make_client, make_gateway, says, sse
@@ -477,6 +477,15 @@ async def test_an_error_before_the_first_token_keeps_its_status(send):
         for stream in (False, True):
             answer = error(await send(client, stream=stream), 503)
             assert answer["code"] == "engine_died"
+
+
+async def test_a_request_that_kills_engines_is_not_to_be_repeated():
+    engine = FakeEngine(lambda request: Script([KillsEngine(request.id)]))
+    async with make_client(make_gateway(engine)) as client:
+        response = await complete(client)
+    assert error(response, 500)["code"] == "engine_died"
+    assert engine.requests[0].id in response.json()["error"]["message"]
+    assert response.headers["x-should-retry"] == "false"
 
 
 @pytest.mark.parametrize("send", [chat, complete])

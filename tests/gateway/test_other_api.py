@@ -109,7 +109,18 @@ async def test_ready_means_loaded_and_making_progress(client, engine, path):
     assert (stalled.json()["status"], stalled.json()["running"]) == ("stalled", 3)
 
 
-@pytest.mark.parametrize("phase", ["loading", "restarting", "stopped"])
+async def test_a_restarting_engine_is_said_so_and_waited_for(client, engine):
+    """Survival: it is back within seconds, and the request would only come again."""
+    engine.status = EngineStatus("restarting", waiting=4)
+    for path in READY:
+        response = await client.get(path)
+        health = response.json()
+        assert (response.status_code, health["status"], health["waiting"]) == (503, "restarting", 4)
+    for send in (chat, complete):
+        assert (await send(client)).status_code == 200
+
+
+@pytest.mark.parametrize("phase", ["loading", "stopped"])
 async def test_an_engine_that_is_not_ready_is_said_so_and_gets_no_work(client, engine, phase):
     engine.status = EngineStatus(phase)
     for path in READY:

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lightwell.events import (
     Admitted,
+    Died,
     Finished,
     Loaded,
     Preempted,
@@ -167,13 +168,19 @@ def test_a_rejected_request_leaves_the_queue(metrics):
     assert now["lightwell_requests_rejected_total"] == 2
 
 
-def test_requests_open_when_an_engine_died_are_counted_as_errors(metrics):
-    metrics.read([*LIFE, Loaded(9.0, "tiny", 1, 1, 1, 10)])
+def test_a_request_that_outlives_its_engine_is_one_request(metrics):
+    metrics.read([*LIFE, Died(3.0, "SIGKILL", 1)])
     now = values(metrics)
-    assert (now["lightwell_requests_waiting"], now["lightwell_requests_running"]) == (0, 0)
-    assert now["lightwell_requests_finished_total[error]"] == 1
-    metrics.read([Sampled(9.5, "a", 1), Finished(9.6, "a", "stop", 1, 0, 1), Preempted(9.7, "a", 1, 1)])
-    assert values(metrics)["lightwell_time_to_first_token_seconds_count"] == 1
+    assert (now["lightwell_requests_waiting"], now["lightwell_requests_running"]) == (1, 0)
+    assert now["lightwell_kv_usage_ratio"] == 0
+    metrics.read([Loaded(4.0, "tiny", 1, 1, 1, 10), Admitted(4.0, "a", 0, 1.0, True), Sampled(4.5, "a", 9)])
+    metrics.read([Finished(5.0, "a", "length", 100, 32, 3)])
+    now = values(metrics)
+    assert now["lightwell_engine_deaths_total"] == 1
+    assert now["lightwell_prompt_tokens_total"] == 100
+    assert now["lightwell_generation_tokens_total"] == 3
+    assert now["lightwell_time_to_first_token_seconds_count"] == now["lightwell_request_queue_time_seconds_count"] == 1
+    assert now["lightwell_requests_finished_total[length]"] == 1
 
 
 def test_two_servers_in_one_process_share_nothing():

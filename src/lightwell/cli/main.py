@@ -61,6 +61,9 @@ def serve(
     ] = None,
     pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
+    step_timeout_seconds: Annotated[
+        float | None, typer.Option(help="Restart an engine whose step takes longer; by default 300, 0 is never.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Serve a model behind the OpenAI API. Options are also LIGHTWELL_... variables and lines of lightwell.toml."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # what takes long to import is imported where it is needed, m
     from lightwell.host.process import WorkerProcess
     from lightwell.host.supervisor import Supervisor
 
+_FAREWELL_SECONDS = 2.0  # what open requests get to tell their clients that the engine is given up
+
 
 def serve(**flags: Any) -> None:
     """Whatever cannot work is one StartupError before anything heavy starts."""
@@ -64,6 +66,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
             speculation=speculation,
         ),
         worker,
+        config.step_timeout_seconds,
     )
     import uvloop
 
@@ -116,7 +119,12 @@ async def _serve(
             living = asyncio.create_task(supervisor.given_up())
             await asyncio.wait({serving, living}, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                raise EngineDied("The engine's process died too often; giving up. Its last words are above.")
+                gateway.drain.begin()
+                await gateway.drain.drained(_FAREWELL_SECONDS)
+                raise EngineDied(
+                    "The engine's process died five times without producing a token in between; giving up. "
+                    "Its last words are above."
+                )
     finally:
         serving.cancel()
         await supervisor.stop()

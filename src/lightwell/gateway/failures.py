@@ -8,10 +8,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from lightwell.errors import InvalidRequest, LightwellError, NotFound, Overloaded
+from lightwell.errors import InvalidRequest, KillsEngine, LightwellError, NotFound, Overloaded
 from lightwell.gateway.disconnect import ClientGone
 
 _RETRY_AFTER_SECONDS = 1
+_HEADERS: dict[type[LightwellError], dict[str, str]] = {
+    Overloaded: {"retry-after": str(_RETRY_AFTER_SECONDS)},
+    KillsEngine: {"x-should-retry": "false"},  # OpenAI's clients repeat a 500 otherwise
+}
 _CLIENT_CLOSED_REQUEST = 499  # nobody receives it; it is for whoever counts statuses
 
 STOPPED = "The server stopped before the answer was complete."
@@ -37,7 +41,7 @@ def error_object(error: LightwellError) -> dict[str, Any]:
 
 
 def error_response(error: LightwellError) -> Response:
-    headers = {"retry-after": str(_RETRY_AFTER_SECONDS)} if isinstance(error, Overloaded) else None
+    headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), None)
     return Response(msgspec.json.encode(error_object(error)), error.status, headers, "application/json")
 
 

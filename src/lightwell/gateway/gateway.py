@@ -38,9 +38,9 @@ class Gateway:
         self.engine.subscribe(self.cached.read)
 
     def admit(self) -> None:
-        """Raises Overloaded where nothing can be generated now."""
+        """Raises Overloaded where nothing can be generated now. A restarting engine is waited for: it takes seconds."""
         self.drain.admit()
-        if (phase := self.engine.status.phase) != "ready":
+        if (phase := self.engine.status.phase) not in ("ready", "restarting"):
             raise Overloaded(f"The engine is {phase}. Try again in a moment.")
 
     def known_model(self, name: str | None) -> str:

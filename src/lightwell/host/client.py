@@ -36,8 +36,10 @@ class EngineClient(Protocol):
     def stream(self, request: Request) -> AsyncIterator[Sampled | Finished]:
         """Submit the request and yield its tokens as they come; the last item is Finished.
 
-        Leaving the iteration early (break, cancellation, aclose) aborts the request. Raises ContextLengthExceeded
-        where the engine rejects it, EngineDied where its process ends, Overloaded where it is not ready.
+        Leaving the iteration early (break, cancellation, aclose) aborts the request. While an engine that died is
+        being restarted the request waits, or goes on after a pause. Raises ContextLengthExceeded where the engine
+        rejects it, KillsEngine where it is what engines die of, EngineDied where none is started any more, Overloaded
+        where none has been loaded yet.
         """
         ...
 

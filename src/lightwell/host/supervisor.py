@@ -1,18 +1,23 @@
 """Supervisor: starts the engine's process, carries requests to it and events back, and restarts it when it dies.
 
-A request that was open when the engine died ends with EngineDied. An engine that dies too often is given up.
+Open requests go on in the next process from the tokens that they have; the ledger says how, and which of them is to
+blame where engines keep dying. An engine whose step does not come back is killed, and has died then like any other.
 """
 
 import asyncio
+import logging
+import signal
 import subprocess
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
 
 from lightwell.engine.request import Request
-from lightwell.errors import ContextLengthExceeded, EngineDied, InvalidRequest, Overloaded, StartupError
-from lightwell.events import Event, Finished, Rejected, Sampled, Stepped
+from lightwell.errors import ContextLengthExceeded, EngineDied, InvalidRequest, KillsEngine, Overloaded, StartupError
+from lightwell.events import Died, Event, Finished, Loaded, Rejected, Sampled, Stepped
 from lightwell.host.client import EngineStatus, Phase
+from lightwell.host.ledger import Ledger
 from lightwell.host.messages import (
     Abort,
     EngineConfig,
@@ -29,30 +34,43 @@ from lightwell.host.process import WorkerProcess, spawn_worker
 from lightwell.host.wire import Unpacker, pack
 from lightwell.units import Seconds
 
-_RESTARTS, _RESTART_WINDOW_SECONDS = 5, 60.0  # more deaths than this within the window: give up
+STEP_TIMEOUT_SECONDS = 300.0
+_VAIN_LIVES = 5  # so many engines in a row that died without having brought anything: give up
+_CALM_SECONDS = 60.0  # an engine without work that lived this long did not die in vain
 _STOP_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 1.0  # what a process whose connection is closed gets to end by itself
+_TICKS = 20  # looks of the watchdog within the step's time limit
 
 _Outcome = Sampled | Finished | Exception
+
+log = logging.getLogger(__name__)
 
 
 class Supervisor:
     """An EngineClient whose engine runs in a process of its own on this machine."""
 
-    def __init__(self, config: EngineConfig, worker: WorkerProcess | None = None) -> None:
-        """``worker``: one that was started earlier, to save time."""
+    def __init__(
+        self,
+        config: EngineConfig,
+        worker: WorkerProcess | None = None,
+        step_timeout: Seconds = STEP_TIMEOUT_SECONDS,
+    ) -> None:
+        """``worker``: one that was started earlier, to save time. ``step_timeout`` 0 lets a step take any time."""
         self._config = config
+        self._step_timeout = step_timeout
         self._phase: Phase = "loading"
         self._hello: Hello | None = None
-        self._open: dict[str, asyncio.Queue[_Outcome]] = {}
+        self._ledger = Ledger()
+        self._streams: dict[str, asyncio.Queue[_Outcome]] = {}
         self._requests: dict[str, Request] = {}
         self._readers: list[Callable[[list[Event]], None]] = []
         self._last_step: Stepped | None = None
         self._progress_at: Seconds = time.monotonic()
-        self._deaths: deque[Seconds] = deque(maxlen=_RESTARTS)
-        self._socket, self._process = worker or spawn_worker()
-        self._socket.sendall(pack(config))  # it loads while the caller goes on with other things
+        self._vain_lives = 0
+        self._frames = 0
         self._writer: asyncio.StreamWriter | None = None
-        self._life: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._begin_life(worker or spawn_worker())
 
     # The EngineClient protocol.
 
@@ -65,11 +83,12 @@ class Supervisor:
     @property
     def status(self) -> EngineStatus:
         step = self._last_step
-        busy = bool(self._open)
+        busy = bool(self._streams)
+        held = self._ledger.held
         return EngineStatus(
-            phase=self._phase,
+            phase="restarting" if held and self._phase == "ready" else self._phase,
             running=step.running if step and busy else 0,
-            waiting=step.waiting if step and busy else 0,
+            waiting=(step.waiting if step and busy else 0) + held,
             used_blocks=step.used_blocks if step else 0,
             total_blocks=self._config.kv_blocks,
             last_step_age=time.monotonic() - self._progress_at if busy else 0.0,
@@ -79,13 +98,15 @@ class Supervisor:
         self._readers.append(reader)
 
     async def stream(self, request: Request) -> AsyncIterator[Sampled | Finished]:
-        if self._phase != "ready":
+        if self._phase not in ("ready", "restarting"):
             raise Overloaded(f"The engine is {self._phase}. Try again in a moment.")
-        if not self._open:
-            self._progress_at = time.monotonic()  # an idle engine made no progress because it had nothing to do
-        outcomes = self._open[request.id] = asyncio.Queue()
+        now = time.monotonic()
+        self._publish([self._ledger.add(request, now)])
+        if not self._streams:
+            self._progress_at = now  # an idle engine made no progress because it had nothing to do
+        outcomes = self._streams[request.id] = asyncio.Queue()
         self._requests[request.id] = request
-        self._send(Submit(request))
+        self._submit()
         ended = False
         try:
             while not ended:
@@ -95,45 +116,62 @@ class Supervisor:
                     raise outcome
                 yield outcome
         finally:
-            del self._open[request.id], self._requests[request.id]
+            del self._streams[request.id], self._requests[request.id]
             if not ended:
-                self._send(Abort(request.id))
+                self._leave(request.id)
+
+    def _leave(self, request_id: str) -> None:
+        match self._ledger.leave(request_id, time.monotonic()):
+            case Abort() as abort:
+                self._send(abort)
+            case Finished() as finished:
+                self._publish([finished])
+        self._submit()  # it may have been the one that others waited for
 
     # The life of the process.
 
     async def start(self) -> Hello:
         """Wait until the engine is loaded. Raises StartupError where it cannot start."""
         hello = await self._connect()
-        self._life = asyncio.create_task(self._live())
+        self._tasks = [asyncio.create_task(self._live())]
+        if self._step_timeout > 0:
+            self._tasks.append(asyncio.create_task(self._watch()))
         return hello
 
     async def given_up(self) -> None:
-        """Return once the engine has died too often, or could not be started again."""
-        assert self._life is not None, "start() comes first"
-        await self._life
+        """Return once engines have died too often in vain. Open requests have ended with EngineDied then."""
+        assert self._tasks, "start() comes first"
+        await self._tasks[0]
 
     async def stop(self) -> None:
         """End the engine's process; open requests end with EngineDied."""
         self._phase = "stopped"
-        if self._life is not None:
-            self._life.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._send(Stop())
-        if self._writer is not None:
-            self._writer.close()
-        else:
-            self._socket.close()
+        self._close_connection()
         self._fail_open("The server is stopping.")
-        await asyncio.to_thread(_end, self._process)
+        await asyncio.to_thread(_end, self._process, _STOP_SECONDS)
+
+    def _begin_life(self, worker: WorkerProcess) -> None:
+        """Let the worker load; the caller may go on with other things."""
+        self._socket, self._process = worker
+        self._writer = None
+        self._socket.sendall(pack(self._config))
 
     async def _connect(self) -> Hello:
+        self._began = time.monotonic()
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
         self._unpacker: Unpacker[FromEngine] = Unpacker(FromEngine)
         first = await self._first_message()
-        if isinstance(first, Hello):
-            self._hello, self._phase = first, "ready"
-            return first
-        code = await asyncio.to_thread(self._process.wait)
-        raise StartupError(first.message if first else f"The engine's process ended while loading (exit code {code}).")
+        if not isinstance(first, Hello):
+            how = await asyncio.to_thread(_end, self._process, _STOP_SECONDS)
+            raise StartupError(first.message if first else f"The engine's process ended while loading ({how}).")
+        self._hello, self._phase, self._progress_at = first, "ready", time.monotonic()
+        self._publish([_loaded(first, self._progress_at)])
+        self._submit()
+        return first
 
     async def _first_message(self) -> Hello | Failed | None:
         while data := await self._reader.read(1 << 16):
@@ -143,11 +181,14 @@ class Supervisor:
         return None
 
     async def _live(self) -> None:
-        """Read frames while the process lives; restart it when it dies."""
-        while True:
+        """Read frames while the process lives; start another when it dies, until too many have died in vain."""
+        while self._vain_lives < _VAIN_LIVES:
             await self._read_frames()
-            if not await self._restart():
-                return
+            await self._bury()
+            while self._vain_lives < _VAIN_LIVES and not await self._restart():
+                self._vain_lives += 1
+        self._phase = "stopped"
+        self._fail_open("The engine's process died too often; the server is giving up.")
 
     async def _read_frames(self) -> None:
         try:
@@ -157,26 +198,64 @@ class Supervisor:
                         case Frame(events):
                             self._deliver(events)
                         case Refused(request_id, why):
-                            self._give(request_id, InvalidRequest(why))
+                            self._refused(request_id, why)
         except ConnectionError:
             return
+        except msgspec.MsgspecError as error:  # native code that runs wild may write anything before it dies
+            log.error("what the engine says makes no sense: %s", error)
+
+    async def _bury(self) -> None:
+        """See that the process has ended, and say how; then hold what it had, and end what is to blame."""
+        self._phase, self._last_step = "restarting", None
+        self._close_connection()
+        how = await asyncio.to_thread(_end, self._process, _LAST_WORDS_SECONDS)
+        now, requests = time.monotonic(), self._ledger.inside
+        log.error("the engine's process ended (%s) with %d open requests", how, requests)
+        calm = not self._streams and now - self._began >= _CALM_SECONDS
+        aftermath = self._ledger.died(now)
+        if aftermath.fruitful or calm:
+            self._vain_lives = 0
+        elif not aftermath.convicted:
+            self._vain_lives += 1
+        self._publish([Died(now, how, requests), *aftermath.ended])
+        for request_id in aftermath.convicted:
+            log.error("request %s is given up: it killed two engines that had nothing else to do", request_id)
+            self._give(request_id, KillsEngine(request_id))
 
     async def _restart(self) -> bool:
-        self._phase = "restarting"
-        code = await asyncio.to_thread(self._process.wait)
-        self._fail_open(f"The engine's process ended (exit code {code}); it is being restarted. Try again.")
-        self._deaths.append(time.monotonic())
-        if len(self._deaths) == _RESTARTS and self._deaths[-1] - self._deaths[0] < _RESTART_WINDOW_SECONDS:
-            self._phase = "stopped"
-            return False
-        self._socket, self._process = spawn_worker()
-        self._socket.sendall(pack(self._config))
         try:
+            self._begin_life(spawn_worker())
             await self._connect()
-        except StartupError:
-            self._phase = "stopped"
+        except (StartupError, OSError) as error:
+            log.error("the engine could not be started again: %s", error)
             return False
+        log.info("a new engine is loaded after %.2f s", time.monotonic() - self._began)
         return True
+
+    async def _watch(self) -> None:
+        """Kill an engine that has work and says nothing for the time limit of a step.
+
+        The time is counted in looks, so that it stands still while this process does: one that was stopped, or a
+        machine that slept, must not find its engine late.
+        """
+        pause, silent = self._step_timeout / _TICKS, 0
+        while True:
+            frames, process = self._frames, self._process
+            await asyncio.sleep(pause)
+            stuck = (
+                self._phase == "ready" and self._ledger.inside and (frames, process) == (self._frames, self._process)
+            )
+            silent = silent + 1 if stuck else 0
+            if silent >= _TICKS:
+                log.error("a step did not come back within %g s: the engine is killed", self._step_timeout)
+                process.kill()
+                silent = 0
+
+    def _close_connection(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        else:
+            self._socket.close()
 
     # Messages.
 
@@ -184,9 +263,15 @@ class Supervisor:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(pack(message))
 
-    def _deliver(self, events: list[Event]) -> None:
-        for reader in self._readers:
-            reader(events)
+    def _submit(self) -> None:
+        if self._phase == "ready":
+            for request in self._ledger.due():
+                self._send(Submit(request))
+
+    def _deliver(self, said: list[Event]) -> None:
+        self._frames += 1
+        events = self._ledger.read(said)
+        self._publish(events)
         for event in events:
             match event:
                 case Sampled() | Finished():
@@ -195,10 +280,19 @@ class Supervisor:
                     self._give(event.request, self._rejection(event))
                 case Stepped():
                     self._last_step, self._progress_at = event, time.monotonic()
+        self._submit()
+
+    def _publish(self, events: Sequence[Event]) -> None:
+        for reader in self._readers:
+            reader(list(events))
 
     def _give(self, request_id: str, outcome: _Outcome) -> None:
-        if (outcomes := self._open.get(request_id)) is not None:
+        if (outcomes := self._streams.get(request_id)) is not None:
             outcomes.put_nowait(outcome)
+
+    def _refused(self, request_id: str, why: str) -> None:
+        self._publish([self._ledger.refused(request_id, time.monotonic())])
+        self._give(request_id, InvalidRequest(why))
 
     def _rejection(self, event: Rejected) -> Exception:
         request = self._requests.get(event.request)
@@ -207,13 +301,20 @@ class Supervisor:
 
     def _fail_open(self, why: str) -> None:
         self._last_step = None
-        for outcomes in self._open.values():
+        self._publish(self._ledger.give_up(time.monotonic()))
+        for outcomes in self._streams.values():
             outcomes.put_nowait(EngineDied(why))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _loaded(hello: Hello, now: Seconds) -> Loaded:
+    return Loaded(now, hello.model, hello.weight_bytes, hello.workspace_bytes, hello.kv_bytes, hello.kv_blocks)
+
+
+def _end(process: subprocess.Popen[bytes], patience: Seconds) -> str:
+    """See that the process ends, by force where it takes too long; returns how it did."""
     try:
-        process.wait(_STOP_SECONDS)
+        process.wait(patience)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+    code = process.wait()
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from lightwell.events import (
     Admitted,
+    Died,
     Event,
     Finished,
     Loaded,
@@ -45,6 +46,7 @@ _COUNTERS = {
     "speculative_proposed_tokens": ("Tokens guessed and checked.", ["spec_decode_num_draft_tokens"]),
     "speculative_accepted_tokens": ("Guessed tokens that were right.", ["spec_decode_num_accepted_tokens"]),
     "requests_rejected": ("Requests that can never fit here.", []),
+    "engine_deaths": ("Engine processes that ended and were replaced, or given up.", []),
 }
 _HISTOGRAMS = {
     "time_to_first_token_seconds": (
@@ -119,6 +121,7 @@ class Metrics(Collector):
             Rejected: self._rejected,
             Stepped: self._stepped,
             Loaded: self._loaded,
+            Died: self._died,
         }
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -237,11 +240,14 @@ class Metrics(Collector):
         self._observe("step_tokens", event.tokens)
 
     def _loaded(self, event: Loaded) -> None:
-        """A new engine knows nothing of the requests that were open in the one before it."""
-        for _ in self._open:
-            self._count_end("error")
-        self._open.clear()
         self._used_blocks, self._total_blocks = 0, event.kv_blocks
+
+    def _died(self, event: Died) -> None:
+        """What ran waits again, until it is admitted to the next engine."""
+        self._count("engine_deaths")
+        self._used_blocks = 0
+        for request in self._open.values():
+            request.running = False
 
 
 def _under_all_names(family: Metric, name: str, aliases: Iterable[str]) -> Iterator[Metric]:
