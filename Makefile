@@ -5,7 +5,7 @@ MODEL ?= smollm2
 PORT ?= 8000
 BIN := $(VENV)/bin
 
-.PHONY: setup dev oracle serve test test-fast test-sanitized check format bench bench-peers bench-limits web check-web clean
+.PHONY: setup dev oracle serve test test-fast test-sanitized check format bench bench-peers bench-limits chaos web check-web clean
 
 # The native code's sources decide when it is built again. Serving needs no development tools.
 setup: $(VENV)/.ready
@@ -63,6 +63,10 @@ bench-peers: setup
 
 bench-limits: setup
 	$(BIN)/python -m bench.peers limits $(BENCH_FLAGS)
+
+# docs/survival.md; CHAOS_FLAGS takes --model, --streams, --kills and --seed.
+chaos: setup
+	$(BIN)/python -m bench.chaos $(CHAOS_FLAGS)
 
 # Builds the page into the package, where it is committed: serving needs no Node, and neither does anything above.
 web: | $(BIN)/python
