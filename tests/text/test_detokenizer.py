@@ -157,3 +157,21 @@ def test_long_and_many_stop_strings_cost_no_more_than_their_text() -> None:
     pieces = [b"a"] * 5000 + [b"b"]
     detokenizer = Detokenizer(tokenizer_of(pieces), stop=stops)
     assert "".join(stream(detokenizer, range(len(pieces)))) == "a" * 3000
+
+
+@given(pieces=split_texts(alphabet="ab "), stops=STOPS, include=st.booleans(), least=st.integers(0, 8))
+def test_before_it_may_stop_a_stop_string_is_text(
+    pieces: list[bytes], stops: list[str], include: bool, least: int
+) -> None:
+    """The first stop string that is complete in or after the token that may end the text counts."""
+    detokenizer = Detokenizer(tokenizer_of(pieces), stop=stops, include_stop=include)
+    text = "".join(detokenizer.feed(token, may_stop=token >= least) for token in range(len(pieces)))
+    text += detokenizer.finish()
+    whole, free = b"".join(pieces).decode(), len(b"".join(pieces[:least]))
+    ends = [(end, stop) for end in range(free + 1, len(whole) + 1) for stop in stops if whole[:end].endswith(stop)]
+    if not ends:
+        assert (text, detokenizer.stopped_by) == (whole, None)
+        return
+    end = min(end for end, _ in ends)
+    stop = max((stop for at, stop in ends if at == end), key=len)
+    assert (text, detokenizer.stopped_by) == (whole[: end if include else end - len(stop)], stop)

@@ -28,7 +28,7 @@ class Detokenizer:
         skip_special: bool = True,
         continues: bool = True,
     ) -> None:
-        self._pieces = tokenizer.pieces(skip_special)
+        self.pieces = tokenizer.pieces(skip_special)  # what each token adds to the text, by id
         self._decoder = _Utf8Decoder("replace")
         self._strips_space = tokenizer.vocabulary.strips_first_space and not continues
         self._searches = bool(stop)
@@ -39,20 +39,23 @@ class Detokenizer:
         self._held = ""
         self.stopped_by: str | None = None  # the stop string that ended the text
 
-    def feed(self, token: int) -> str:
-        """Take one token and return the text that is now certain, often none; none at all after a stop string."""
-        data = self._pieces[token]
+    def feed(self, token: int, *, may_stop: bool = True) -> str:
+        """Take one token and return the text that is now certain, often none; none at all after a stop string.
+
+        ``may_stop`` False: a stop string that this token completes is text like any other.
+        """
+        data = self.pieces[token]
         if self._strips_space and data:
             data, self._strips_space = data.removeprefix(b" "), False
-        return self._release(self._decoder.decode(data))
+        return self._release(self._decoder.decode(data), may_stop)
 
     def finish(self) -> str:
         """The answer is over: return what was held back."""
-        rest = self._release(self._decoder.decode(b"", True))
+        rest = self._release(self._decoder.decode(b"", True), True)
         rest, self._held = rest + self._held, ""
         return rest
 
-    def _release(self, text: str) -> str:
+    def _release(self, text: str, may_stop: bool) -> str:
         """Return the part of the text that no stop string can take back any more, and hold the rest."""
         if not self._searches:
             return text
@@ -60,13 +63,13 @@ class Detokenizer:
             return ""
         if not self._held and self._first_characters.isdisjoint(text):
             return text
-        return self._search(text)
+        return self._search(text, may_stop)
 
-    def _search(self, text: str) -> str:
+    def _search(self, text: str, may_stop: bool) -> str:
         advance, state = self._stops.advance, self._state
         for end, character in enumerate(text, len(self._held) + 1):
             state = advance(state, character)
-            if state.stop is not None:
+            if state.stop is not None and may_stop:
                 return self._stop(self._held + text, end, state.stop)
         self._state = state
         text = self._held + text
