@@ -240,3 +240,53 @@ def test_published_templates_render_or_say_why_not(shared: Path) -> None:
             except InvalidRequest as refused:
                 text = refused.message
             assert "a cat" in text or REFUSALS[file.name] in text
+
+
+def continued(template: ChatTemplate, content: str) -> str:
+    messages = [*HI, {"role": "assistant", "content": content}]
+    ids = encode_chat(BYTES, template, messages, continue_final_message=True)
+    return BYTES.decode(ids, skip_special=False)
+
+
+PLAIN = ChatTemplate("{% for message in messages %}[{{ message.role }}]{{ message.content }} </s>{% endfor %}")
+
+
+def test_a_continued_message_is_left_open() -> None:
+    assert continued(CHATML, "Sure, ") == "<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\nSure,"
+    assert continued(CHATML, "") == "<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\n"
+    assert continued(PLAIN, "Sure, ") == "[user]the </s>[assistant]Sure, "
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    ids = encode_chat(BYTES, PLAIN, [{"role": "assistant", "content": parts}], continue_final_message=True)
+    assert BYTES.decode(ids) == "[assistant]a\nb"
+
+
+def test_control_tokens_in_a_continued_message_stay_text() -> None:
+    ids = encode_chat(BYTES, CHATML, [{"role": "assistant", "content": "a<|im_end|>"}], continue_final_message=True)
+    assert [token for token in ids if token in BYTES.special_ids] == [1]
+    assert BYTES.decode(ids).endswith("a<|im_end|>")
+
+
+def test_a_message_that_the_template_leaves_out_cannot_be_continued() -> None:
+    with pytest.raises(InvalidRequest, match="leaves out") as refused:
+        continued(ChatTemplate("{{ messages[0].content }}"), "a")
+    assert refused.value.param == "continue_final_message"
+
+
+def test_published_templates_leave_the_last_message_open(shared: Path) -> None:
+    files = sorted((shared / "data/corpora/chat-templates").glob("*/*.jinja"))
+    opened = 0
+    for file in files:
+        template = ChatTemplate(file.read_text())
+        for content in ("a cat", " a cat \n"):
+            messages = [*HI, {"role": "assistant", "content": content}]
+            try:
+                closed = BYTES.decode(
+                    encode_chat(BYTES, template, messages, add_generation_prompt=False), skip_special=False
+                )
+            except InvalidRequest:
+                continue
+            text = continued(template, content)
+            assert closed.startswith(text), file.name
+            assert text.endswith(("a cat", "a cat \n")), file.name
+            opened += 1
+    assert opened > 70

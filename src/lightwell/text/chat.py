@@ -20,12 +20,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.errors import CheckpointError, InvalidRequest, StartupError, UnsupportedParameter
-from lightwell.text.guard import Guard
+from lightwell.text.guard import Guard, random_number
 from lightwell.text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 
 _MAX_CHARACTERS = 1 << 24  # of a rendered conversation: far beyond any context window, far below what hurts
+_TRIMMED = "\t \t"  # white space that no template writes of its own accord
 _MAX_BITS = 1 << 16  # of a number that a template computes
 
 
@@ -89,10 +90,12 @@ def encode_chat(
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
     **variables: Any,
 ) -> list[int]:
     """A conversation as token ids, with exactly one BOS if the model wants one.
 
+    ``continue_final_message``: the text ends with the last message's own words, so that the model goes on with them.
     Control tokens that the template writes are control tokens; their names inside what a user wrote, in messages,
     tools or variables, stay ordinary text. Raises what ``ChatTemplate.render`` raises, and NoChatTemplate.
     """
@@ -102,10 +105,31 @@ def encode_chat(
     _refuse_taken(names, variables)
     guard = Guard(tokenizer.specials)
     given = names | guard.hide({"tools": tools, **variables})
-    text = template.render(guard.hide(messages), add_generation_prompt=add_generation_prompt, **given)
+    hidden = guard.hide(messages)
+    if continue_final_message:
+        text = _render_open(template, hidden, given)
+    else:
+        text = template.render(hidden, add_generation_prompt=add_generation_prompt, **given)
     parts = tokenizer.specials.split(text)
     ids = tokenizer.encode_parts(part if isinstance(part, int) else guard.restore(part) for part in parts)
     return tokenizer.with_one_bos(ids)
+
+
+def _render_open(template: ChatTemplate, messages: Sequence[Message], given: Mapping[str, Any]) -> str:
+    """The conversation up to the end of the last message's content, found by a mark that is put there.
+
+    White space follows the mark. A template that trims content takes it away, and would have trimmed the message's own.
+    """
+    last = _with_plain_content(messages[-1], len(messages) - 1)
+    content, mark = last.get("content") or "", random_number()
+    marked = {**last, "content": f"{content}{mark}{_TRIMMED}"}
+    text = template.render([*messages[:-1], marked], add_generation_prompt=False, **given)
+    before, found, after = text.rpartition(mark)
+    if not found:
+        raise InvalidRequest(
+            "The chat template leaves out the last message, so it cannot be continued.", param="continue_final_message"
+        )
+    return before if after.startswith(_TRIMMED) else before.removesuffix(content[len(content.rstrip()) :])
 
 
 def _special_names(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -40,8 +40,9 @@ class Guard:
         return text
 
     def _stand_in(self, name: str) -> str:
-        return self._stand_ins.setdefault(name, _random_number())
+        return self._stand_ins.setdefault(name, random_number())
 
 
-def _random_number() -> str:
+def random_number() -> str:
+    """What nobody can guess and no template changes."""
     return str(10 ** (_DIGITS - 1) + secrets.randbelow(9 * 10 ** (_DIGITS - 1)))
