@@ -15,8 +15,8 @@ import msgspec
 
 from lightwell.engine.request import Request
 from lightwell.errors import ContextLengthExceeded, EngineDied, InvalidRequest, KillsEngine, Overloaded, StartupError
-from lightwell.events import Died, Event, Finished, Loaded, Rejected, Sampled, Stepped
-from lightwell.host.client import EngineStatus, Phase
+from lightwell.events import Died, Event, Finished, Loaded, PromptScored, Rejected, Sampled, Stepped
+from lightwell.host.client import EngineStatus, Output, Phase
 from lightwell.host.ledger import Ledger
 from lightwell.host.messages import (
     Abort,
@@ -41,7 +41,7 @@ _STOP_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 1.0  # what a process whose connection is closed gets to end by itself
 _TICKS = 20  # looks of the watchdog within the step's time limit
 
-_Outcome = Sampled | Finished | Exception
+_Outcome = Output | Exception
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Supervisor:
     def subscribe(self, reader: Callable[[list[Event]], None]) -> None:
         self._readers.append(reader)
 
-    async def stream(self, request: Request) -> AsyncIterator[Sampled | Finished]:
+    async def stream(self, request: Request) -> AsyncIterator[Output]:
         if self._phase not in ("ready", "restarting"):
             raise Overloaded(f"The engine is {self._phase}. Try again in a moment.")
         now = time.monotonic()
@@ -111,7 +111,7 @@ class Supervisor:
         try:
             while not ended:
                 outcome = await outcomes.get()
-                ended = not isinstance(outcome, Sampled)
+                ended = not isinstance(outcome, PromptScored | Sampled)
                 if isinstance(outcome, Exception):
                     raise outcome
                 yield outcome
@@ -274,7 +274,7 @@ class Supervisor:
         self._publish(events)
         for event in events:
             match event:
-                case Sampled() | Finished():
+                case PromptScored() | Sampled() | Finished():
                     self._give(event.request, event)
                 case Rejected():
                     self._give(event.request, self._rejection(event))
