@@ -11,10 +11,10 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from lightwell.engine.request import Request
 from lightwell.errors import Overloaded
-from lightwell.events import Admitted, Event, Finished, Queued, Sampled, TokenLogprobs
+from lightwell.events import Admitted, Event, Finished, PromptScored, Queued, Sampled, TokenLogprobs
 from lightwell.gateway.app import create_app
 from lightwell.gateway.gateway import Gateway
-from lightwell.host.client import EngineStatus
+from lightwell.host.client import EngineStatus, Output
 from lightwell.host.messages import Hello
 from lightwell.text.chat import ChatTemplate
 from lightwell.text.tokenizer import Tokenizer
@@ -78,15 +78,17 @@ class FakeEngine:
     def subscribe(self, reader: Callable[[list[Event]], None]) -> None:
         self.readers.append(reader)
 
-    async def stream(self, request: Request) -> AsyncIterator[Sampled | Finished]:
+    async def stream(self, request: Request) -> AsyncIterator[Output]:
         self.requests.append(request)
         self.open.add(request.id)
         script, ended = self.script(request), False
         self._emit(Queued(self._now(), request.id, len(request.tokens), request.max_tokens, request.priority))
         self._emit(Admitted(self._now(), request.id, script.cached_tokens, 0.0, False))
-        produced, end = 0, script.end
+        produced, end = 0, "length" if request.max_tokens == 0 else script.end
         try:
-            for step in script.steps:
+            for event in self._prompt_scores(request):
+                yield event
+            for step in script.steps if request.max_tokens else ():
                 if not isinstance(step, int):
                     await _wait(step)
                     continue
@@ -102,6 +104,15 @@ class FakeEngine:
             if not ended:
                 self.aborted.append(request.id)
                 self._emit(self._finished(request, script, "abort", produced))
+
+    def _prompt_scores(self, request: Request) -> list[PromptScored]:
+        """In two parts, as where a prompt takes two steps."""
+        if (count := request.prompt_logprobs) is None:
+            return []
+        scores = [_score(token, count) for token in request.tokens[1:]]
+        half = len(scores) // 2
+        parts = [(1, scores[:half]), (1 + half, scores[half:])]
+        return [self._emit(PromptScored(self._now(), request.id, start, part)) for start, part in parts if part]
 
     def _finished(self, request: Request, script: Script, end: str, produced: int) -> Finished:
         return Finished(self._now(), request.id, end, len(request.tokens), script.cached_tokens, produced)
@@ -126,9 +137,11 @@ async def _wait(step: Any) -> None:
 
 
 def _logprobs(request: Request, token: int) -> TokenLogprobs | None:
+    return None if request.sampling.logprobs is None else _score(token, request.sampling.logprobs)
+
+
+def _score(token: int, count: int) -> TokenLogprobs:
     """The chosen token is the second best of the candidates, so that the two cannot be taken for each other."""
-    if (count := request.sampling.logprobs) is None:
-        return None
     ranked = [(token + 1) % 256, token, *((token + n) % 256 for n in range(2, 20))][:count]
     return TokenLogprobs(-1.0, ranked, [-0.5 * (n + 1) for n in range(len(ranked))])
 

@@ -3,16 +3,20 @@
 from itertools import pairwise
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightwell.engine.request import Request
 from lightwell.errors import EngineDied
-from lightwell.events import Finished, Sampled, TokenLogprobs
+from lightwell.events import Finished, PromptScored, Sampled, TokenLogprobs
 from lightwell.gateway.answer import Answer, Delta, usage
+from lightwell.gateway.echo import Echo
 from lightwell.gateway.shapes import ChatShape, CompletionShape, token_name
 from lightwell.sampling.params import SamplingParams
 from lightwell.text.detokenizer import Detokenizer
+from lightwell.text.tokenizer import Tokenizer
+from lightwell.text.vocabulary import ControlToken, Vocabulary
 from tests.gateway.fake_engine import EOS, TURN_END, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -132,7 +136,7 @@ def test_impossible_tokens_have_a_number_that_json_can_write():
     answer = new_answer(logprobs=1)
     event = Sampled(0.0, "r", 65, TokenLogprobs(float("-inf"), [66], [float("-inf")]))
     [score] = answer.feed([event]).scores
-    assert (score.logprob, score.top) == (-9999.0, [(b"B", -9999.0)])
+    assert (score.logprob, score.top) == (-9999.0, [(66, b"B", -9999.0)])
 
 
 def test_token_names_show_text_or_bytes():
@@ -175,3 +179,39 @@ def test_usage_adds_up_over_choices():
         "total_tokens": 14,
         "prompt_tokens_details": {"cached_tokens": 2},
     }
+
+
+@settings(deadline=None)
+@given(st.text("ab", min_size=1, max_size=6), st.text("cd", max_size=6), CUTS, CUTS, st.booleans())
+def test_an_echo_comes_whole_and_before_the_text_however_its_scores_arrive(prompt, text, splits, cuts, again):
+    tokens = list(prompt.encode())
+    echo = Echo(TOKENIZER, tokens, None, with_scores=True, skip_special=True)
+    request = Request("r", tokens, SamplingParams(logprobs=0), 100, frozenset({EOS}), prompt_logprobs=0)
+    answer = Answer(0, request, TOKENIZER, Detokenizer(TOKENIZER), echo=echo)
+    bounds = sorted({1, len(tokens), *(1 + split % len(tokens) for split in splits)})
+    parts = [
+        PromptScored(0.0, "r", start, [TokenLogprobs(-float(token), [], []) for token in range(start, end)])
+        for start, end in pairwise(bounds)
+    ]
+    parts += parts[:1] if again else []  # as an engine does that was restarted
+    deltas = deltas_of(answer, [*parts, *sampled(text.encode(), scored=True), finished()], cuts)
+    [at] = [n for n, delta in enumerate(deltas) if delta.echo is not None]
+    assert not any(delta.text or delta.scores for delta in deltas[:at])
+    assert echo.text == prompt
+    assert [score.logprob for score in echo.scores()] == [None, *(-float(n) for n in range(1, len(tokens)))]
+    scores = [score for delta in deltas for score in delta.scores]
+    assert [score.offset for score in scores] == [len(prompt) + n for n in range(len(text))]
+    assert [token for delta in deltas for token in delta.tokens] == list(text.encode())
+
+
+def test_an_added_space_is_not_echoed():
+    """Llama 2's encoding puts a space before a text, and one that the echo shows would not be the client's."""
+    pieces = [b"<s>", b" the", b" cat"]
+    vocabulary = Vocabulary(pieces, (ControlToken(0, "<s>"),), 0, None, True, frozenset(), strips_first_space=True)
+    tokenizer = Tokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()), vocabulary)
+    for text in ("the cat", None):
+        echo = Echo(tokenizer, [0, 1, 2], text, with_scores=True, skip_special=True)
+        for start in (1, 2):
+            echo.take(PromptScored(0.0, "r", start, [TokenLogprobs(-1.0, [], [])]))
+        assert echo.text == "the cat"
+        assert [score.offset for score in echo.scores()] == [0, 0, 3]

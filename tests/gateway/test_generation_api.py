@@ -58,6 +58,7 @@ async def test_a_chat_answer_has_the_shape_of_the_api(client, engine):
                 "message": {"role": "assistant", "content": "Hello world", "refusal": None},
                 "logprobs": None,
                 "finish_reason": "stop",
+                "stop_reason": None,
             }
         ],
         "usage": {
@@ -74,7 +75,8 @@ async def test_a_completion_has_the_shape_of_the_api(client, engine):
     assert answer["id"] == engine.requests[0].id
     assert answer["id"].startswith("cmpl-")
     assert answer["object"] == "text_completion"
-    assert answer["choices"] == [{"index": 0, "text": "Hello world", "logprobs": None, "finish_reason": "stop"}]
+    ending = {"finish_reason": "stop", "stop_reason": None}
+    assert answer["choices"] == [{"index": 0, "text": "Hello world", "logprobs": None} | ending]
 
 
 async def test_a_chat_stream_begins_with_the_role_and_ends_with_one_reason(client):
@@ -94,7 +96,7 @@ async def test_a_chat_stream_begins_with_the_role_and_ends_with_one_reason(clien
         "finish_reason": None,
     }
     assert "".join(choice["delta"]["content"] for choice in choices[1:-1]) == "Hello world"
-    assert choices[-1] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+    assert choices[-1] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
     assert all("usage" not in event for event in events)
 
 

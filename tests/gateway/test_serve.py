@@ -233,8 +233,8 @@ def test_the_official_client_sees_models_and_errors(api):
     assert [model.id for model in api.models.list()] == ["tiny", "alias"]
     assert api.models.retrieve("tiny").max_model_len == 512
     with pytest.raises(openai.BadRequestError) as caught:
-        api.completions.create(model="tiny", prompt="x", n=2)
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "n")
+        api.completions.create(model="tiny", prompt="x", suffix="y")
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "suffix")
     assert caught.value.request_id.startswith("req_")
     with pytest.raises(openai.NotFoundError):
         api.completions.create(model="other", prompt="x")

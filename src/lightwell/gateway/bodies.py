@@ -10,6 +10,8 @@ import msgspec
 _WIRE_INTEGER = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Choices = Annotated[int, msgspec.Meta(ge=1, le=128)]
 Candidates = Annotated[int, msgspec.Meta(ge=0, le=20)]
 TokenPrompt: TypeAlias = list[int]
 
@@ -26,9 +28,15 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     top_p: Share | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(ge=0.01, le=100)] | None = None
+    logit_bias: dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]] | None = None
+    n: Choices | None = None
     seed: Annotated[int, msgspec.Meta(ge=-(2**63))] | None = None
     stop: str | list[str] | None = None
     max_tokens: Count | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
@@ -37,6 +45,8 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     priority: Annotated[int, _WIRE_INTEGER] | None = None
     cache_salt: str | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
 
 
 class Message(msgspec.Struct):
@@ -51,6 +61,7 @@ class ChatBody(GenerationBody, kw_only=True):
     messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Candidates | None = None
@@ -58,17 +69,21 @@ class ChatBody(GenerationBody, kw_only=True):
 
 class CompletionBody(GenerationBody, kw_only=True):
     prompt: str | list[str | int | TokenPrompt]
+    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None  # 0 only to have the prompt echoed
+    best_of: Annotated[int, msgspec.Meta(ge=0, le=128)] | None = None  # 0 means the default, as in OpenAI's schema
+    echo: bool | None = None
     logprobs: Candidates | None = None
     add_special_tokens: bool | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
-    """``prompt``, where ``add_special_tokens`` defaults to true, or ``messages`` with the two fields of templates."""
+    """``prompt``, where ``add_special_tokens`` defaults to true, or ``messages`` with the fields of templates."""
 
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], msgspec.Meta(min_length=1)] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None

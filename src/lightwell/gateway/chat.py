@@ -9,7 +9,7 @@ from lightwell.gateway.bodies import ChatBody
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.parameters import read_body
-from lightwell.gateway.plan import answer_length, plan
+from lightwell.gateway.plan import Prompt, answer_length, plan
 from lightwell.gateway.prompts import encode_messages
 from lightwell.gateway.reply import reply
 from lightwell.gateway.shapes import ChatShape
@@ -20,7 +20,11 @@ def chat_routes(gateway: Gateway) -> list[Route]:
     async def chat_completions(request: Request) -> Response:
         body, warning = read_body(await request.body(), ChatBody)
         generation = await _plan(gateway, body)
-        shape = ChatShape(logprobs=bool(body.logprobs))
+        shape = ChatShape(
+            logprobs=bool(body.logprobs),
+            token_ids=bool(body.return_token_ids),
+            ids_as_names=bool(body.return_tokens_as_token_ids),
+        )
         return await reply(gateway, request, generation, shape, warning, stream=bool(body.stream))
 
     return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]
@@ -30,9 +34,15 @@ async def _plan(gateway: Gateway, body: ChatBody) -> Generation:
     gateway.known_model(body.model)
     gateway.admit()
     asked, logprobs = _asked_length(body), _logprobs(body)
-    prompt = await encode_messages(gateway, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    prompt = await encode_messages(
+        gateway,
+        body.messages,
+        body.add_generation_prompt,
+        body.chat_template_kwargs,
+        continue_final_message=bool(body.continue_final_message),
+    )
     length = answer_length(gateway, prompt, asked, None, "messages")
-    return plan(gateway, body, "chatcmpl", [prompt], [length], logprobs)
+    return plan(gateway, body, "chatcmpl", [Prompt(prompt, length)], logprobs)
 
 
 def _asked_length(body: ChatBody) -> Tokens | None:

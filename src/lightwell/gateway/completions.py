@@ -1,4 +1,4 @@
-"""POST /v1/completions: one prompt or several, as text or as token ids; one choice for each."""
+"""POST /v1/completions: one prompt or several, as text or as token ids."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -6,10 +6,11 @@ from starlette.routing import Route
 
 from lightwell.errors import InvalidRequest
 from lightwell.gateway.bodies import CompletionBody, TokenPrompt
+from lightwell.gateway.echo import Echo
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.parameters import read_body
-from lightwell.gateway.plan import answer_length, plan
+from lightwell.gateway.plan import Prompt, answer_length, plan
 from lightwell.gateway.prompts import check_tokens, encode_text
 from lightwell.gateway.reply import reply
 from lightwell.gateway.shapes import CompletionShape
@@ -22,7 +23,11 @@ def completion_routes(gateway: Gateway) -> list[Route]:
     async def completions(request: Request) -> Response:
         body, warning = read_body(await request.body(), CompletionBody)
         generation = await _plan(gateway, body)
-        shape = CompletionShape(logprobs=body.logprobs is not None)
+        shape = CompletionShape(
+            logprobs=body.logprobs is not None,
+            token_ids=bool(body.return_token_ids),
+            ids_as_names=bool(body.return_tokens_as_token_ids),
+        )
         return await reply(gateway, request, generation, shape, warning, stream=bool(body.stream))
 
     return [Route("/v1/completions", completions, methods=["POST"])]
@@ -31,9 +36,37 @@ def completion_routes(gateway: Gateway) -> list[Route]:
 async def _plan(gateway: Gateway, body: CompletionBody) -> Generation:
     gateway.known_model(body.model)
     gateway.admit()
-    prompts = [await _encode(gateway, prompt, body) for prompt in _prompts(body.prompt)]
-    lengths = [answer_length(gateway, prompt, body.max_tokens, _DEFAULT_LENGTH, "prompt") for prompt in prompts]
-    return plan(gateway, body, "cmpl", prompts, lengths, body.logprobs)
+    _check(body)
+    prompts = [await _prompt(gateway, prompt, body) for prompt in _prompts(body.prompt)]
+    return plan(gateway, body, "cmpl", prompts, body.logprobs, body.best_of)
+
+
+def _check(body: CompletionBody) -> None:
+    """Raises InvalidRequest for values that do not go together."""
+    if body.max_tokens == 0 and not body.echo:
+        raise InvalidRequest("'max_tokens' is 0: that leaves nothing to answer without 'echo'.", param="max_tokens")
+    choices = body.n or 1
+    if body.best_of and body.best_of < choices:
+        raise InvalidRequest(f"'best_of' is {body.best_of}, which is less than 'n' = {choices}.", param="best_of")
+    if body.stream and (body.best_of or 0) > choices:
+        raise InvalidRequest(
+            "A stream cannot show the best of several answers: they are known only at the end.", param="best_of"
+        )
+
+
+async def _prompt(gateway: Gateway, prompt: str | TokenPrompt, body: CompletionBody) -> Prompt:
+    tokens = await _encode(gateway, prompt, body)
+    length = answer_length(gateway, tokens, body.max_tokens, _DEFAULT_LENGTH, "prompt")
+    if not body.echo:
+        return Prompt(tokens, length)
+    echo = Echo(
+        gateway.tokenizer,
+        tokens,
+        prompt if isinstance(prompt, str) else None,
+        with_scores=body.logprobs is not None,
+        skip_special=body.skip_special_tokens is not False,
+    )
+    return Prompt(tokens, length, echo)
 
 
 def _prompts(prompt: str | list[str | int | TokenPrompt]) -> list[str | TokenPrompt]:

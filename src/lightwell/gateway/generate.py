@@ -8,20 +8,21 @@ from types import TracebackType
 from typing import Any, Self
 
 from lightwell.engine.request import Request
-from lightwell.events import Finished, Sampled
 from lightwell.gateway.answer import Answer, Delta, usage
 from lightwell.gateway.gateway import Gateway
-from lightwell.host.client import EngineClient
+from lightwell.host.client import EngineClient, Output
 
 
 @dataclass
 class Generation:
-    """One API request on its way: ``answers`` has one entry for each choice."""
+    """One API request on its way: ``answers`` has ``candidates`` for each prompt, of which ``choices`` are shown."""
 
     id: str
     created: int  # seconds since 1970
     model: str
     answers: list[Answer]
+    candidates: int = 1
+    choices: int = 1
     include_usage: bool = False
     usage: dict[str, Any] | None = None  # known once every choice has ended
 
@@ -54,20 +55,24 @@ def _stop(gateway: Gateway, answer: Answer, arrivals: "_Arrivals") -> None:
 
 
 def _usage(gateway: Gateway, generation: Generation) -> dict[str, Any]:
-    cached = sum(gateway.cached.of(answer.request.id) for answer in generation.answers)
+    requests = [answer.request for answer in generation.answers]
+    cached = sum(gateway.cached.of(request.id) for request in requests if not request.fork_of)
     return usage(generation.answers, cached)
 
 
-async def joined(deltas: AsyncGenerator[list[Delta], None], choices: int) -> list[Delta]:
-    """The whole answer: for each choice, all of its deltas as one."""
-    whole = [Delta(index, "") for index in range(choices)]
+async def joined(deltas: AsyncGenerator[list[Delta], None], answers: int) -> list[Delta]:
+    """The whole answers: for each, all of its deltas as one."""
+    whole = [Delta(index, "") for index in range(answers)]
     async with aclosing(deltas):
         async for batch in deltas:
             for delta in batch:
                 choice = whole[delta.index]
                 choice.text += delta.text
                 choice.scores += delta.scores
-                choice.finish_reason = delta.finish_reason
+                choice.tokens += delta.tokens
+                choice.prompt = choice.prompt or delta.prompt
+                choice.echo = choice.echo or delta.echo
+                choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
     return whole
 
 
@@ -76,7 +81,7 @@ class _Arrivals:
 
     def __init__(self, engine: EngineClient, requests: list[Request]) -> None:
         self._engine, self._requests = engine, requests
-        self._inbox: dict[int, list[Sampled | Finished]] = {}
+        self._inbox: dict[int, list[Output]] = {}
         self._arrived = asyncio.Event()
         self._failure: Exception | None = None
         self._readers: list[asyncio.Task[None]] = []
@@ -92,7 +97,7 @@ class _Arrivals:
             reader.cancel()
         await asyncio.wait(self._readers)
 
-    async def next(self) -> list[tuple[int, list[Sampled | Finished]]]:
+    async def next(self) -> list[tuple[int, list[Output]]]:
         """Wait until there is something, and take all that is there; a failure comes after what came before it."""
         await self._arrived.wait()
         if not self._inbox and self._failure is not None:

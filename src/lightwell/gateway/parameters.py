@@ -34,13 +34,9 @@ ACCEPTED = frozenset(
 # Name: the values, beside null, that ask for nothing.
 REFUSED: dict[str, tuple[Any, ...]] = {
     # OpenAI
-    "n": (1,),
     "best_of": (0, 1),
     "echo": (False,),
     "suffix": ("",),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
     "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -54,9 +50,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "moderation": (),
     # vLLM
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_tokens": (0,),
     "use_beam_search": (False,),
     "allowed_token_ids": (),
     "bad_words": ([],),
@@ -78,8 +72,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "guided_whitespace_pattern": (),
     "logits_processors": ([],),
     "spaces_between_special_tokens": (True,),
-    "return_tokens_as_token_ids": (False,),
-    "return_token_ids": (False,),
     "request_id": (),
     "kv_transfer_params": (),
     "vllm_xargs": ({},),
@@ -179,7 +171,8 @@ def _invalid(complaint: str) -> InvalidRequest:
         param = ".".join(filter(None, (missing["path"], missing["name"])))
         return InvalidRequest(f"{param!r} is required.", param=param)
     if where := _WHERE.fullmatch(complaint):
-        return InvalidRequest(f"Invalid value for {where['param']!r}: {where['what']}.", param=where["param"])
+        param = where["param"].removesuffix("[...]")  # a value within an object with keys of the client's own
+        return InvalidRequest(f"Invalid value for {param!r}: {where['what']}.", param=param)
     return InvalidRequest(f"Invalid request body: {complaint}.")
 
 

@@ -1,13 +1,19 @@
 """Plan: from a body and the token ids of its prompts to engine requests, with every number made definite."""
 
+import hashlib
 import secrets
+import struct
 import time
 import uuid
+from dataclasses import dataclass
+
+import msgspec
 
 from lightwell.engine.request import Request
 from lightwell.errors import ContextLengthExceeded, InvalidRequest, LightwellError
 from lightwell.gateway.answer import Answer
 from lightwell.gateway.bodies import GenerationBody
+from lightwell.gateway.echo import Echo
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
 from lightwell.sampling.params import SamplingParams
@@ -15,42 +21,93 @@ from lightwell.text.detokenizer import Detokenizer
 from lightwell.units import Tokens
 
 _SEEDS = 2**64
+_MOST_BIASES = 1024
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """``max_tokens`` bounds each answer to it; ``echo`` where the answers begin with the prompt itself."""
+
+    tokens: list[int]
+    max_tokens: Tokens
+    echo: Echo | None = None
 
 
 def plan(
     gateway: Gateway,
     body: GenerationBody,
     prefix: str,
-    prompts: list[list[int]],
-    lengths: list[Tokens],
+    prompts: list[Prompt],
     logprobs: int | None,
+    best_of: int | None = None,
 ) -> Generation:
-    """One choice for each prompt. ``prefix`` begins the answer's id; ``lengths`` are the answers' bounds in tokens."""
+    """``n`` choices for each prompt, out of ``best_of`` if that is more. ``prefix`` begins the answer's id."""
+    choices = body.n or 1
+    candidates = best_of or choices
     generation_id = f"{prefix}-{uuid.uuid4().hex}"
-    sampling = _sampling(body, logprobs)
-    stop_tokens = _stop_tokens(gateway, body)
-    answers = []
-    for index, (tokens, max_tokens) in enumerate(zip(prompts, lengths, strict=True)):
-        request = Request(
-            id=generation_id if len(prompts) == 1 else f"{generation_id}-{index}",
-            tokens=tokens,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            stop_tokens=stop_tokens,
-            priority=body.priority or 0,
-            salt=body.cache_salt or "",
-        )
-        answers.append(Answer(index, request, gateway.tokenizer, _detokenizer(gateway, body)))
+    common = _common_request(gateway, body, 0 if logprobs is None and candidates > choices else logprobs)
+    answers: list[Answer] = []
+    for prompt in prompts:
+        _check_least(body, prompt)
+        first = len(answers)
+        for index in range(first, first + candidates):
+            request = msgspec.structs.replace(
+                common,
+                id=generation_id if len(prompts) * candidates == 1 else f"{generation_id}-{index}",
+                tokens=prompt.tokens,
+                sampling=_of_choice(common.sampling, index - first),
+                max_tokens=prompt.max_tokens,
+                fork_of=answers[first].request.id if index > first else "",
+                prompt_logprobs=_prompt_logprobs(prompt, index - first, logprobs),
+            )
+            answers.append(_answer(gateway, body, index, request, prompt.echo))
     return Generation(
         id=generation_id,
         created=int(time.time()),
         model=gateway.known_model(body.model),
         answers=answers,
+        candidates=candidates,
+        choices=choices,
         include_usage=_wants_usage(body),
     )
 
 
-def _sampling(body: GenerationBody, logprobs: int | None) -> SamplingParams:
+def _common_request(gateway: Gateway, body: GenerationBody, logprobs: int | None) -> Request:
+    """What the engine requests of all choices have in common."""
+    return Request(
+        id="",
+        tokens=[],
+        sampling=_sampling(gateway, body, logprobs),
+        max_tokens=0,
+        stop_tokens=_stop_tokens(gateway, body),
+        priority=body.priority or 0,
+        salt=body.cache_salt or "",
+        min_tokens=body.min_tokens or 0,
+    )
+
+
+def _answer(gateway: Gateway, body: GenerationBody, index: int, request: Request, echo: Echo | None) -> Answer:
+    named_stops = frozenset(body.stop_token_ids or ())
+    detokenizer = _detokenizer(gateway, body)
+    return Answer(index, request, gateway.tokenizer, detokenizer, echo=echo, named_stops=named_stops)
+
+
+def _prompt_logprobs(prompt: Prompt, choice: int, logprobs: int | None) -> int | None:
+    """The first choice has the prompt scored, for all. Where nothing is to be written, scoring it is all there is."""
+    if prompt.max_tokens == 0:
+        return logprobs or 0
+    return logprobs if choice == 0 and prompt.echo is not None else None
+
+
+def _check_least(body: GenerationBody, prompt: Prompt) -> None:
+    if (body.min_tokens or 0) > prompt.max_tokens:
+        raise InvalidRequest(
+            f"'min_tokens' is {body.min_tokens}, but the answer may have only {prompt.max_tokens} tokens.",
+            param="min_tokens",
+        )
+
+
+def _sampling(gateway: Gateway, body: GenerationBody, logprobs: int | None) -> SamplingParams:
     seed = secrets.randbelow(_SEEDS) if body.seed is None else body.seed
     if seed >= _SEEDS:
         raise InvalidRequest(f"Invalid value for 'seed': {seed} is not below 2**64.", param="seed")
@@ -61,12 +118,43 @@ def _sampling(body: GenerationBody, logprobs: int | None) -> SamplingParams:
         min_p=body.min_p or 0.0,
         seed=seed % _SEEDS,  # OpenAI's seeds are signed
         logprobs=logprobs,
+        repetition_penalty=body.repetition_penalty or 1.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        logit_bias=_logit_bias(gateway, body.logit_bias or {}),
     )
+
+
+def _of_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
+    """The first choice draws with the request's own seed, as it would alone; each other one with a seed made of it."""
+    if choice == 0:
+        return sampling
+    digest = hashlib.blake2b(struct.pack("<QQ", sampling.seed, choice), digest_size=8).digest()
+    return msgspec.structs.replace(sampling, seed=int.from_bytes(digest, "little"))
+
+
+def _logit_bias(gateway: Gateway, biases: dict[str, float]) -> dict[int, float]:
+    if len(biases) > _MOST_BIASES:
+        raise InvalidRequest(
+            f"'logit_bias' has {len(biases)} tokens: at most {_MOST_BIASES} are possible.", param="logit_bias"
+        )
+    return {_token_id(gateway, key): bias for key, bias in biases.items()}
+
+
+def _token_id(gateway: Gateway, key: str) -> int:
+    """A key of ``logit_bias``: one way to write each id, so that no two keys mean the same token."""
+    end = gateway.tokenizer.vocab_size
+    token = int(key) if key.isascii() and key.isdecimal() and len(key) <= len(str(end)) else end
+    if token >= end or str(token) != key:
+        raise InvalidRequest(
+            f"'logit_bias' has the key {key[:20]!r}: keys are token ids from 0 to {end - 1}.", param="logit_bias"
+        )
+    return token
 
 
 def _stop_tokens(gateway: Gateway, body: GenerationBody) -> frozenset[int]:
     stop_tokens = gateway.tokenizer.stop_tokens(body.stop_token_ids or ())
-    return stop_tokens - gateway.tokenizer.stop_ids if body.ignore_eos else stop_tokens
+    return frozenset(body.stop_token_ids or ()) if body.ignore_eos else stop_tokens
 
 
 def _detokenizer(gateway: Gateway, body: GenerationBody) -> Detokenizer:
@@ -101,6 +189,7 @@ def answer_length(
         return room if default is None else min(default, room)
     if asked is not None and asked <= room:
         return asked
-    error: LightwellError = ContextLengthExceeded(len(prompt), asked or default or 1, limit, what)
+    wanted = next(tokens for tokens in (asked, default, 1) if tokens is not None)
+    error: LightwellError = ContextLengthExceeded(len(prompt), wanted, limit, what)
     error.param = param
     raise error

@@ -24,12 +24,19 @@ async def encode_text(gateway: Gateway, text: str, *, add_special: bool) -> list
 
 
 async def encode_messages(
-    gateway: Gateway, messages: list[Message], add_generation_prompt: bool | None, variables: dict[str, Any] | None
+    gateway: Gateway,
+    messages: list[Message],
+    add_generation_prompt: bool | None,
+    variables: dict[str, Any] | None,
+    *,
+    continue_final_message: bool = False,
 ) -> list[int]:
     """Token ids of a conversation through the model's chat template, which also reads ``variables``.
 
     Raises InvalidRequest where the template refuses it, NoChatTemplate where there is none.
     """
+    if continue_final_message:
+        _check_continues(messages, add_generation_prompt)
     more = variables or {}
     if taken := _OURS & more.keys():
         raise InvalidRequest(
@@ -41,11 +48,26 @@ async def encode_messages(
             gateway.tokenizer,
             gateway.template,
             [_plain(message) for message in messages],
-            add_generation_prompt=add_generation_prompt is not False,
+            add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
+            continue_final_message=continue_final_message,
             **more,
         )
 
     return await _beside_the_loop_if(sum(map(_characters, messages)) > _LONG_CHARACTERS, encode)
+
+
+def _check_continues(messages: list[Message], add_generation_prompt: bool | None) -> None:
+    if add_generation_prompt:
+        raise InvalidRequest(
+            "'continue_final_message' goes on with the last message, 'add_generation_prompt' begins a new one: "
+            "give one of them.",
+            param="continue_final_message",
+        )
+    if messages[-1].role != "assistant":
+        raise InvalidRequest(
+            f"'continue_final_message' needs a last message of the assistant; this one is of the {messages[-1].role}.",
+            param="continue_final_message",
+        )
 
 
 def check_tokens(gateway: Gateway, tokens: TokenPrompt, param: str) -> list[int]:

@@ -10,6 +10,7 @@ from lightwell.gateway.answer import Delta
 from lightwell.gateway.disconnect import unless_gone
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation, joined, run
+from lightwell.gateway.ranking import best
 from lightwell.gateway.shapes import Shape
 from lightwell.gateway.sse import EventStream, events
 
@@ -29,15 +30,16 @@ async def reply(
 
 
 def _whole(gateway: Gateway, generation: Generation, shape: Shape, whole: list[Delta]) -> dict[str, Any]:
+    shown = best(generation.answers, whole, generation.candidates, generation.choices)
     return {
         "id": generation.id,
         "object": shape.object,
         "created": generation.created,
         "model": generation.model,
         "system_fingerprint": gateway.fingerprint(),
-        "choices": [shape.choice(choice) for choice in whole],
+        "choices": [shape.choice(choice) for choice in shown],
         "usage": generation.usage,
-    }
+    } | shape.beside(generation)
 
 
 def json_response(content: Any, headers: dict[str, str] | None = None, status: int = 200) -> Response:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from itertools import chain, repeat
 
 import msgspec
 from starlette.responses import Response
@@ -13,7 +14,7 @@ from lightwell.gateway.answer import Delta
 from lightwell.gateway.disconnect import ClientGone, unless_gone
 from lightwell.gateway.failures import STOPPED, as_lightwell_error, error_object
 from lightwell.gateway.generate import Generation
-from lightwell.gateway.shapes import Shape
+from lightwell.gateway.shapes import Json, Shape
 
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
@@ -24,9 +25,11 @@ async def events(
 ) -> AsyncGenerator[bytes, None]:
     """The events of a stream; those that are ready together come as one piece of bytes. Ends with ``[DONE]``."""
     head, tail = _frame(generation, shape, fingerprint)
+    tails = chain([_with_beside(tail, shape.beside(generation))], repeat(tail))
     async with aclosing(deltas):
         async for batch in deltas:
-            yield b"".join([head + _encode(chunk) + tail for delta in batch for chunk in shape.chunks(delta)])
+            chunks = [chunk for delta in batch for chunk in shape.chunks(delta)]
+            yield b"".join([head + _encode(chunk) + next(tails) for chunk in chunks])
     if generation.include_usage:
         yield head[:-1] + b'[],"usage":' + _encode(generation.usage) + b"}\n\n"
     yield _DONE
@@ -43,6 +46,11 @@ def _frame(generation: Generation, shape: Shape, fingerprint: str) -> tuple[byte
     }
     usage = b',"usage":null' if generation.include_usage else b""
     return b"data: " + _encode(common)[:-1] + b',"choices":[', b"]" + usage + b"}\n\n"
+
+
+def _with_beside(tail: bytes, beside: Json) -> bytes:
+    """The end of the first event, which also has what goes beside all choices."""
+    return b"]," + _encode(beside)[1:-1] + tail[1:] if beside else tail
 
 
 class EventStream(Response):

@@ -37,7 +37,13 @@ async def _encode(gateway: Gateway, body: TokenizeBody) -> list[int]:
                 "'add_special_tokens' is not supported with messages: the chat template writes them itself.",
                 param="add_special_tokens",
             )
-        return await encode_messages(gateway, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+        return await encode_messages(
+            gateway,
+            body.messages,
+            body.add_generation_prompt,
+            body.chat_template_kwargs,
+            continue_final_message=bool(body.continue_final_message),
+        )
     if body.prompt is not None and body.messages is None:
         return await encode_text(gateway, body.prompt, add_special=body.add_special_tokens is not False)
     raise InvalidRequest("Give either 'prompt' or 'messages'.", param="prompt")
