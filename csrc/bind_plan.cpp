@@ -21,6 +21,7 @@ namespace {
 
 using Array = nb::ndarray<nb::ro>;
 using Output = nb::ndarray<>;
+using MaybeArray = std::optional<Array>;
 using MaybeOutput = std::optional<Output>;
 using Weight = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -80,11 +81,11 @@ void take_masks(const Masks& masks, int64_t vocab, StepArrays& a) {
 }
 
 double execute(Plan& plan, const Array& tokens, const Array& positions, const Array& starts, const Array& block_tables,
-               const Array& logit_rows, const Array& temperature, const Array& top_k, const Array& top_p,
-               const Array& min_p, const Array& seeds, const Array& draw_positions, const Array& logprobs,
-               const Output& drawn, const MaybeOutput& chosen, const MaybeOutput& top_ids, const MaybeOutput& top,
-               const MaybeOutput& logits, const std::optional<Array>& given, const std::optional<Edits>& edits,
-               const std::optional<Masks>& masks) {
+               const MaybeArray& copies, const Array& logit_rows, const Array& temperature, const Array& top_k,
+               const Array& top_p, const Array& min_p, const Array& seeds, const Array& draw_positions,
+               const Array& logprobs, const Output& drawn, const MaybeOutput& chosen, const MaybeOutput& top_ids,
+               const MaybeOutput& top, const MaybeOutput& logits, const std::optional<Array>& given,
+               const std::optional<Edits>& edits, const std::optional<Masks>& masks) {
   StepArrays a{};
   const int64_t rows = length(tokens), sequences = length(block_tables), n = length(logit_rows);
   a.rows = rows;
@@ -95,6 +96,8 @@ double execute(Plan& plan, const Array& tokens, const Array& positions, const Ar
   a.starts = int32s(starts, "starts", {sequences + 1});
   a.block_tables = int32s(block_tables, "block_tables", {sequences, -1});
   a.table_columns = block_tables.shape(1);
+  if (copies) a.copies = int32s(*copies, "copies", {-1, 2});
+  a.copies_count = copies ? length(*copies) : 0;
   a.logit_rows = int32s(logit_rows, "logit_rows", {n});
   a.temperature = float32s(temperature, "temperature", {n});
   a.top_k = int32s(top_k, "top_k", {n});
@@ -184,13 +187,14 @@ void bind_linear(nb::class_<Plan>& plan) {
 void bind_running(nb::class_<Plan>& plan) {
   plan.def("pin", &Plan::pin, "cpus"_a);
   plan.def("allocate", &Plan::allocate, "blocks"_a)
+      .def("offload_to", &Plan::offload_to, "file"_a, "slots"_a)
       .def_prop_ro("kv_bytes_per_block", &Plan::kv_bytes_per_block)
       .def("workspace_bytes", &Plan::workspace_bytes, "tokens"_a, "logit_rows"_a, "context"_a)
       .def("profile", &Plan::profile, "Seconds spent so far, by kind of op.")
-      .def("execute", &execute, "tokens"_a, "positions"_a, "starts"_a, "block_tables"_a, "logit_rows"_a,
-           "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seeds"_a, "draw_positions"_a, "logprobs"_a, "drawn"_a,
-           "chosen"_a.none(), "top_ids"_a.none(), "top"_a.none(), "logits"_a.none(), "given"_a.none(), "edits"_a.none(),
-           "masks"_a.none(),
+      .def("execute", &execute, "tokens"_a, "positions"_a, "starts"_a, "block_tables"_a, "copies"_a.none(),
+           "logit_rows"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seeds"_a, "draw_positions"_a,
+           "logprobs"_a, "drawn"_a, "chosen"_a.none(), "top_ids"_a.none(), "top"_a.none(), "logits"_a.none(),
+           "given"_a.none(), "edits"_a.none(), "masks"_a.none(),
            "Run one step and write its results into the arrays from `drawn` to `logits`. Edits are (starts, tokens, "
            "factors, addends), masks (rows, bits, wait). Returns the seconds that it took.");
 }

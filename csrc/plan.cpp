@@ -236,7 +236,8 @@ double Plan::execute(const StepArrays& arrays, const std::function<void()>& mask
   if (!alone.owns_lock()) throw std::runtime_error("another thread is in a step of this plan");
   if (work_.cache.blocks() == 0) throw std::runtime_error("allocate the KV cache before the first step");
   const auto start = Clock::now();
-  work_.step.take(arrays, shape_.vocab, work_.cache.blocks());
+  work_.step.take(arrays, shape_.vocab, work_.cache.blocks(), work_.cache.slots());
+  for (int64_t i = 0; i < arrays.copies_count; ++i) work_.cache.copy(arrays.copies[2 * i], arrays.copies[2 * i + 1]);
   prepare();
   size_t draws = phases_.size();
   if (masked) draws = std::find_if(phases_.begin(), phases_.end(), [](const Phase& p) { return p.draws; }) - phases_.begin();

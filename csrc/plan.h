@@ -53,14 +53,16 @@ class Plan {
   // refuses. Throws std::invalid_argument where there is not one CPU for each thread.
   bool pin(const std::vector<int>& cpus);
   void allocate(int64_t blocks) { work_.cache.allocate(blocks); }
+  // See KvCache::offload_to.
+  void offload_to(int file, int64_t slots) { work_.cache.offload_to(file, slots); }
   int64_t kv_bytes_per_block() const { return work_.cache.bytes_per_block(); }
   // For steps of this many tokens and logit rows, in contexts of this many tokens.
   int64_t workspace_bytes(int64_t tokens, int64_t logit_rows, int64_t context) const;
 
   // Runs one step; returns the seconds it took. Throws std::invalid_argument for a bad step, before anything is
-  // written, and std::runtime_error where there is no cache yet or another thread is in a step. `masked`, where there is
-  // one, is called before the first token is drawn, when all before that is computed, and returns when the masks are
-  // complete; what it throws ends the step.
+  // written, and std::runtime_error where there is no cache yet, another thread is in a step, or the offload file fails.
+  // `masked`, where there is one, is called before the first token is drawn, when all before that is computed, and returns
+  // when the masks are complete; what it throws ends the step.
   double execute(const StepArrays& arrays, const std::function<void()>& masked = {});
   // Seconds spent by kind of op since the plan was made.
   std::map<std::string, double> profile() const;

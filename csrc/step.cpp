@@ -21,7 +21,7 @@ std::string outside(int64_t begin, int64_t end) {
 
 }  // namespace
 
-void Step::take(const StepArrays& arrays, int64_t vocab, int64_t blocks) {
+void Step::take(const StepArrays& arrays, int64_t vocab, int64_t blocks, int64_t slots) {
   arrays_ = arrays;
   for (int64_t row = 0; row < arrays.rows; ++row) {
     const int64_t token = arrays.tokens[row];
@@ -29,6 +29,7 @@ void Step::take(const StepArrays& arrays, int64_t vocab, int64_t blocks) {
   }
   take_sequences(blocks);
   check_writers();
+  check_copies(blocks, slots);
   check_logit_rows();
   check_sampling(vocab);
   check_edits(vocab);
@@ -80,6 +81,17 @@ void Step::check_writers() {
   std::sort(written_.begin(), written_.end());
   const auto twice = std::adjacent_find(written_.begin(), written_.end());
   if (twice != written_.end()) bad("KV block " + std::to_string(*twice) + " is written twice");
+}
+
+void Step::check_copies(int64_t blocks, int64_t slots) const {
+  for (int64_t i = 0; i < arrays_.copies_count; ++i) {
+    const int64_t source = arrays_.copies[2 * i], target = arrays_.copies[2 * i + 1];
+    for (const int64_t end : {source, target}) {
+      if (end < 0 || end >= blocks + slots) bad(at("copies", i, end) + outside(0, blocks + slots));
+    }
+    if (source == target || std::min(source, target) >= blocks)
+      bad(at("copies", i, source) + " to " + std::to_string(target) + ", of which neither or the same is a KV block");
+  }
 }
 
 void Step::check_logit_rows() const {

@@ -15,6 +15,8 @@ struct StepArrays {
   const int32_t *tokens, *positions;  // [rows]
   const int32_t* starts;              // [sequences + 1]
   const int32_t* block_tables;        // [sequences][table_columns]
+  int64_t copies_count;
+  const int32_t* copies;              // [copies_count][2]
   const int32_t* logit_rows;          // [logit_rows_count], as is everything below
 
   const float* temperature;
@@ -55,8 +57,9 @@ struct KvSlot {
 class Step {
  public:
   // Takes the arrays, which must outlive the step. Throws std::invalid_argument, and has read and written nothing out
-  // of bounds, where they are not a step that a model of this vocabulary with this many KV blocks can compute.
-  void take(const StepArrays& arrays, int64_t vocab, int64_t blocks);
+  // of bounds, where they are not a step that a model of this vocabulary with this many KV blocks and offload slots can
+  // compute.
+  void take(const StepArrays& arrays, int64_t vocab, int64_t blocks, int64_t slots);
 
   const StepArrays& arrays() const { return arrays_; }
   int64_t rows() const { return arrays_.rows; }
@@ -71,6 +74,7 @@ class Step {
   void take_sequences(int64_t blocks);
   void take_sequence(int64_t index, int64_t blocks);
   void check_writers();
+  void check_copies(int64_t blocks, int64_t slots) const;
   void check_logit_rows() const;
   void check_sampling(int64_t vocab) const;
   void check_edits(int64_t vocab) const;

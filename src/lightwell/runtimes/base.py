@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import BinaryIO, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +170,13 @@ class Runtime(Protocol):
 
     def allocate(self, blocks: int) -> None:
         """Make room for this many KV blocks of BLOCK_TOKENS tokens, all zero."""
+        ...
+
+    def offload_to(self, file: BinaryIO, slots: int) -> None:
+        """After ``allocate``: keep ``slots`` more blocks in this file, which must have their size and stays open.
+
+        They are numbered on from the blocks; copies lead to them and back, and block tables never name them.
+        """
         ...
 
     def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:

@@ -7,6 +7,7 @@ own paged store. So a wrong, swapped, stale or overwritten block, a missing toke
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from lightwell.runtimes.base import (
     params_of_row,
 )
 from lightwell.runtimes.reference.drawing import report, tokens_of
-from lightwell.runtimes.slots import slots
+from lightwell.runtimes.slots import copies_of, slots
 from lightwell.sampling.edits import Edits, ScoreEditor, needs_edits
 from lightwell.sampling.noise import mix64
 from lightwell.sampling.params import SamplingParams
@@ -107,16 +108,24 @@ class FakeRuntime:
         return MemoryReport(0, 0, kv_bytes_per_block=BLOCK_TOKENS * _BYTES_PER_SLOT, details={"arithmetic": "fake"})
 
     def allocate(self, blocks: int) -> None:
-        self._blocks = blocks
+        self._blocks, self._offload_slots = blocks, 0
         self._store: Hashes = np.zeros(blocks * BLOCK_TOKENS, np.uint64)
+
+    def offload_to(self, file: BinaryIO, slots: int) -> None:
+        """The slots are in memory, and the file stays empty."""
+        self._offload_slots = slots
+        self._store = np.concatenate([self._store, np.zeros(slots * BLOCK_TOKENS, np.uint64)])
 
     def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
         """ValueError for a step that no runtime may be given: a bad block table, token or run of positions, or a slot
         that two tokens are written to."""
         started = time.perf_counter()
+        copies = copies_of(step, self._blocks, self._offload_slots)
+        if len(step.tokens):
+            self._check(step)
+        self._copy(copies)
         if len(step.tokens) == 0:
             return report(np.zeros(0, np.int32), self._model.scores([]), step.sampling, started)
-        self._check(step)
         seen = [seen for sequence in range(len(step.starts) - 1) for seen in self._compute(step, sequence)]
         rows, model = step.sampling, self._model
         drawn = [
@@ -129,6 +138,11 @@ class FakeRuntime:
             rows, lambda row: model.draw(drawn[row], edits_of_row(rows, row), allowed_in_row(rows, row, model.vocab))
         )
         return report(tokens, scores, rows, started)
+
+    def _copy(self, copies: list[list[int]]) -> None:
+        by_block = self._store.reshape(-1, BLOCK_TOKENS)
+        for source, target in copies:
+            by_block[target] = by_block[source]
 
     def _compute(self, step: StepInput, sequence: int) -> list[int]:
         """Store the identities of a sequence's tokens; returns what each of its rows sees, itself included."""

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 
@@ -102,8 +102,13 @@ class CpuRuntime:
     def allocate(self, blocks: int) -> None:
         self._plan.allocate(blocks)
 
+    def offload_to(self, file: BinaryIO, slots: int) -> None:
+        self._plan.offload_to(file.fileno(), slots)
+        self._offload_file = file  # open for as long as the plan is
+
     def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
-        """Raises ValueError for a step that is not well formed, and then has computed nothing of it."""
+        """Raises ValueError for a step that is not well formed, and then has computed and copied nothing of it;
+        RuntimeError where the offload file cannot be read or written, after which what blocks hold is not known."""
         rows, edits, masks = step.sampling, step.sampling.edits, step.sampling.masks
         output = _empty_output(len(step.logit_rows), int(rows.logprobs.max(initial=-1)))
         output.duration = self._plan.execute(
@@ -111,6 +116,7 @@ class CpuRuntime:
             step.positions,
             step.starts,
             step.block_tables,
+            step.copies,
             step.logit_rows,
             rows.temperature,
             rows.top_k,

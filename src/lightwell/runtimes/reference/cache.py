@@ -15,6 +15,19 @@ class LayerCache:
         self._keys = np.zeros((blocks * BLOCK_TOKENS, spec.kv_heads, spec.head_dim), np.float32)
         self._values = np.zeros_like(self._keys)
 
+    def add_slots(self, slots: int) -> None:
+        """Room for more blocks, which are copied to and from only."""
+        self._keys, self._values = (
+            np.concatenate([x, np.zeros((slots * BLOCK_TOKENS, *x.shape[1:]), np.float32)])
+            for x in (self._keys, self._values)
+        )
+
+    def copy(self, source: int, target: int) -> None:
+        """One block or slot onto another."""
+        for x in (self._keys, self._values):
+            by_block = x.reshape(-1, BLOCK_TOKENS, *x.shape[1:])
+            by_block[target] = by_block[source]
+
     def write(self, table: Int32s, start: int, keys: Floats, values: Floats) -> None:
         """Put rows (tokens, kv_heads * head_dim) at positions from ``start`` on. ValueError for a bad table."""
         where = slots(table, start, start + len(keys), self._blocks)

@@ -1,6 +1,7 @@
 """The reference runtime: any model in NumPy float32 from dequantized weights. Written to be read; the tests' oracle."""
 
 import time
+from typing import BinaryIO
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from lightwell.runtimes.base import BLOCK_TOKENS, Floats, MemoryReport, StepInpu
 from lightwell.runtimes.reference.cache import LayerCache
 from lightwell.runtimes.reference.drawing import draw
 from lightwell.runtimes.reference.ops import ReferenceOps
+from lightwell.runtimes.slots import copies_of
 
 
 class ReferenceRuntime:
@@ -28,9 +30,19 @@ class ReferenceRuntime:
 
     def allocate(self, blocks: int) -> None:
         self._caches = [LayerCache(self._spec, blocks) for _ in range(self._spec.layers)]
+        self._blocks, self._offload_slots = blocks, 0
+
+    def offload_to(self, file: BinaryIO, slots: int) -> None:
+        """The slots are in memory: this runtime is for tests, and the file stays empty."""
+        self._offload_slots = slots
+        for cache in self._caches:
+            cache.add_slots(slots)
 
     def execute(self, step: StepInput, logits: Floats | None = None) -> StepOutput:
         started = time.perf_counter()
+        for source, target in copies_of(step, self._blocks, self._offload_slots):
+            for cache in self._caches:
+                cache.copy(source, target)
         if len(step.tokens) == 0:
             return draw(np.zeros((0, self._spec.vocab), np.float32), step.sampling, started)
         ops = ReferenceOps(step, self._values, self._caches)
