@@ -2,9 +2,10 @@
 
 import pytest
 
-from lightwell.kv.prefix_index import PrefixIndex
+from lightwell.kv.prefix_index import LEAST_PART, PrefixIndex
 
 A, B, C = [1, 2], [3, 4], [5, 6]
+LONG = list(range(100, 132))
 
 
 def test_a_block_is_found_only_after_the_prefix_it_was_computed_after():
@@ -81,6 +82,44 @@ def test_a_child_of_a_forgotten_parent_is_never_found_again():
     assert list(index.inconsistencies()) == []
 
 
+def agreement(index: PrefixIndex, tokens: list[int]) -> int:
+    found = index.find_part(index.root(""), tokens)
+    return found[1] if found else 0
+
+
+@pytest.mark.parametrize("same", [*range(LEAST_PART, 33)])
+def test_a_content_is_found_by_how_far_it_agrees(same: int):
+    index = PrefixIndex()
+    index.insert(index.root(""), LONG, block=0)
+    assert agreement(index, LONG[:same]) == same
+    assert agreement(index, [*LONG[:same], *[9] * (32 - same)]) == same
+    assert agreement(index, LONG[: LEAST_PART - 1]) == 0
+    assert agreement(index, [9, *LONG[1:]]) == 0
+
+
+@pytest.mark.parametrize("bit", [1, 1 << 8, 1 << 30])
+def test_tokens_that_differ_in_any_bit_do_not_agree(bit: int):
+    index = PrefixIndex()
+    index.insert(index.root(""), LONG, block=0)
+    assert agreement(index, [*LONG[:10], LONG[10] ^ bit, *LONG[11:]]) == 10
+
+
+def test_what_was_forgotten_is_not_found_by_its_beginning():
+    index = PrefixIndex()
+    index.insert(index.root(""), LONG, block=0)
+    index.forget(0)
+    assert agreement(index, LONG) == 0
+    assert index._by_opening == {}
+
+
+def test_a_search_looks_at_the_newest_of_many_only():
+    index = PrefixIndex()
+    for block in range(1000):
+        index.insert(index.root(""), [*LONG[:20], block], block)
+    assert agreement(index, [*LONG[:20], 999]) == 21
+    assert agreement(index, [*LONG[:20], 0]) == 20
+
+
 @pytest.fixture
 def colliding(monkeypatch: pytest.MonkeyPatch) -> PrefixIndex:
     monkeypatch.setattr(PrefixIndex, "_digest", lambda self, data, domain=b"": b"same")
@@ -112,3 +151,5 @@ def test_inconsistencies_are_told():
     faults = " ".join(index.inconsistencies())
     assert "block 0 is indexed under content that does not list it" in faults
     assert "list 0 blocks, but 1" in faults
+    index._by_opening.clear()
+    assert "0 contents are listed by their beginning, but 1" in " ".join(index.inconsistencies())
