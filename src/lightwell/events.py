@@ -54,7 +54,8 @@ class Admitted(_Event, frozen=True):
 
 
 class Reused(_Event, frozen=True):
-    """A running sequence took over blocks of its prompt that another one had computed since it was admitted."""
+    """A running sequence took over known tokens from the cache: blocks that another one had computed since it was
+    admitted, or the shared beginning of a block, as a copy."""
 
     request: str
     start: Tokens
@@ -134,6 +135,8 @@ class Stepped(_Event, frozen=True):
     waiting: int
     used_blocks: int  # held by sequences
     total_blocks: int
+    offloaded_blocks: int = 0  # written to the offload store
+    restored_blocks: int = 0  # read from it
 
 
 class Loaded(_Event, frozen=True):

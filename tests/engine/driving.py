@@ -1,6 +1,7 @@
 """What the engine's tests share: short requests, a scheduler driven without a runtime, and an engine over the fake."""
 
 from collections.abc import Iterable
+from io import BytesIO
 from itertools import count
 
 from lightwell.engine.clocks import VirtualClock
@@ -91,6 +92,7 @@ def make_engine(
     made = make_limits(**{"blocks": 200, "context_tokens": 2000} | limits)
     runtime = FakeRuntime(model)
     runtime.allocate(made.blocks)
+    runtime.offload_to(BytesIO(), made.offload_slots)
     return Engine(runtime, Scheduler(made, policies), EventLog(), VirtualClock(), speculator)
 
 

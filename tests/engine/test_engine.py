@@ -15,7 +15,18 @@ from lightwell.engine.prompt_lookup import PromptLookup
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler
 from lightwell.errors import InvalidRequest, InvariantError
-from lightwell.events import Admitted, Finished, Preempted, PromptScored, Rejected, Sampled, Stepped
+from lightwell.events import (
+    Admitted,
+    Finished,
+    Preempted,
+    Prefilled,
+    PromptScored,
+    Rejected,
+    Reused,
+    Sampled,
+    Stepped,
+)
+from lightwell.kv.prefix_index import LEAST_PART
 from lightwell.runtimes.base import StepInput, StepOutput
 from lightwell.runtimes.fake import FakeModel, FakeRuntime, slow_reference
 from lightwell.sampling.params import SamplingParams
@@ -83,7 +94,8 @@ def test_a_cached_prompt_of_any_length_gives_the_cold_answer(length: int):
     cached, plain = make_engine(), make_engine(prefix_cache=False)
     for engine in (cached, plain):
         assert run(engine, [request])["cold"] == run(engine, [warm])["warm"] == expected(request)
-    assert finished(cached, "warm").cached_tokens == (length - 1) // 32 * 32
+    full, part = divmod(length - 1, 32)
+    assert finished(cached, "warm").cached_tokens == 32 * full + (part if part >= LEAST_PART else 0)
     assert finished(plain, "warm").cached_tokens == 0
 
 
@@ -121,7 +133,123 @@ def test_the_next_turn_of_a_conversation_finds_all_full_blocks_of_the_last():
         history = [*history, *answer, 5, 6, 7]
         follow_up = make_request(f"look{turn}", history, 1)
         run(engine, [follow_up])
-        assert finished(engine, follow_up.id).cached_tokens >= computed // 32 * 32
+        full, part = divmod(computed, 32)
+        assert finished(engine, follow_up.id).cached_tokens == 32 * full + (part if part >= LEAST_PART else 0)
+
+
+@pytest.mark.parametrize("shared", [3, 4, 17, 31, 35, 36, 63])
+def test_a_prompt_that_leaves_another_in_the_middle_of_a_block_starts_there(shared: int):
+    engine = make_engine()
+    requests = [make_request(f"r{i}", prompt_of(shared) + prompt_of(40, 501 + i), 4) for i in range(3)]
+    answers = [run(engine, [request])[request.id] for request in requests]
+    assert answers == [expected(request) for request in requests]
+    part = shared % 32 if shared % 32 >= LEAST_PART else 0
+    assert [finished(engine, r.id).cached_tokens for r in requests] == [0] + [shared // 32 * 32 + part] * 2
+
+
+def test_a_partly_shared_block_is_reported_as_reused():
+    engine = make_engine()
+    run(engine, [make_request("a", prompt_of(50), 4)])
+    run(engine, [make_request("b", [*prompt_of(50), 7], 4)])
+    (reused,) = log(engine, Reused, "b")
+    assert (reused.start, reused.tokens) == (32, 18)
+    assert [(e.start, e.tokens) for e in log(engine, Prefilled, "b")] == [(50, 1)]
+
+
+def test_a_sequence_that_cannot_compute_yet_waits_for_the_whole_block():
+    """They all could copy 20 tokens of an older block, but then none could share what the first one computes."""
+    engine = make_engine(max_step_tokens=64, blocks=400)
+    run(engine, [make_request("old", [*prompt_of(20), *prompt_of(30, 700)], 1)])
+    requests = [make_request(f"r{i}", [*prompt_of(500), 900 + i], 1) for i in range(8)]
+    assert run(engine, requests) | {"old": []} == {r.id: expected(r) for r in requests} | {"old": []}
+    assert sum(e.tokens for e in log(engine, Prefilled)) < 50 + 500 + 8 * 32
+
+
+def test_a_chunk_that_begins_with_a_part_still_ends_with_a_block():
+    engine = make_engine(max_step_tokens=64)
+    run(engine, [make_request("old", [*prompt_of(20), *prompt_of(30, 700)], 1)])
+    run(engine, [make_request("long", prompt_of(150), 1)])
+    assert [(e.start, e.tokens) for e in log(engine, Prefilled, "long")] == [(20, 44), (64, 64), (128, 22)]
+
+
+# ---- offload ----
+
+
+def offloading(blocks: int = 8, slots: int = 40, **limits) -> Engine:
+    return make_engine(blocks=blocks, offload_slots=slots, watermark=0.0, **limits)
+
+
+def moved(engine: Engine) -> tuple[int, int]:
+    """Blocks that went to the store and came back."""
+    steps = log(engine, Stepped)
+    return sum(e.offloaded_blocks for e in steps), sum(e.restored_blocks for e in steps)
+
+
+def test_a_prompt_that_left_the_cache_comes_back_from_the_store():
+    engine = offloading()
+    requests = [make_request(f"r{i}", prompt_of(200, 1 + 300 * (i % 3)), 4, SEEDED) for i in range(6)]
+    for request in requests:
+        assert run(engine, [request])[request.id] == expected(request)
+    assert [finished(engine, r.id).cached_tokens for r in requests] == [0, 0, 0, 199, 199, 199]
+    assert moved(engine)[0] <= 3 * 7, "nothing is written twice"
+    assert moved(engine)[1] == 3 * 7
+
+
+def test_the_store_is_bounded_and_what_it_lost_is_computed_again():
+    engine = offloading(slots=5)
+    requests = [make_request(f"r{i}", prompt_of(200, 1 + 300 * (i % 3)), 4) for i in range(6)]
+    for request in requests:
+        assert run(engine, [request])[request.id] == expected(request)
+        assert engine.scheduler.pool.offloaded_blocks <= 5
+    assert finished(engine, "r3").cached_tokens < 199
+
+
+def test_a_preempted_sequence_comes_back_from_the_store():
+    requests = [make_request(f"r{i}", prompt_of(60 + i, i), 90, (GREEDY, SEEDED)[i % 2]) for i in range(8)]
+    engine = offloading(blocks=16, slots=100)
+    assert run(engine, requests) == {r.id: expected(r) for r in requests}
+    assert log(engine, Preempted)
+    assert moved(engine)[1] > 0
+
+
+def test_blocks_for_guesses_push_others_out_in_time():
+    """What the guesses of a step overwrite is offloaded before that step computes."""
+    engine = offloading(blocks=8, speculator=knowing(31))
+    first = make_request("first", prompt_of(230), 4)
+    run(engine, [first])
+    for i in range(6):
+        run(engine, [make_request(f"r{i}", prompt_of(30 + i, 500 + i), 40)])
+    again = make_request("again", first.tokens, 4)
+    assert run(engine, [again])["again"] == expected(again)
+    assert finished(engine, "again").cached_tokens == 229
+
+
+def test_salts_are_kept_apart_in_the_store_too():
+    engine = offloading()
+    for i, salt in enumerate(["mine", "other", "yours", "mine"]):
+        run(engine, [make_request(f"r{i}", prompt_of(200, 500 if i == 1 else 1), 4, salt=salt)])
+    assert [finished(engine, f"r{i}").cached_tokens for i in range(4)] == [0, 0, 0, 199]
+
+
+def test_copies_wait_for_the_next_step_that_computes():
+    """A plan without chunks is not executed; what it listed must not be lost."""
+    budget = [0]
+
+    def none_at_first(decoding, limits):
+        return budget[0]
+
+    engine = offloading(policies=Policies(budget=none_at_first))
+    budget[0] = 512
+    for i in range(2):
+        run(engine, [make_request(f"r{i}", prompt_of(200, 1 + 300 * i), 4)])
+    budget[0] = 0
+    request = make_request("again", prompt_of(200), 4)
+    engine.submit(request)
+    engine.step()
+    assert moved(engine)[1] == 0
+    budget[0] = 512
+    assert run(engine, [])["again"] == expected(request)
+    assert moved(engine)[1] > 0
 
 
 def test_another_prompt_in_between_does_not_lose_the_cache():

@@ -34,6 +34,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_step_tokens=st.sampled_from([6, 17, 64, 512]),
         watermark=st.sampled_from([0.0, 0.2]),
         prefix_cache=st.booleans(),
+        offload_slots=st.sampled_from([0, 1, 6, 40]),
         speculator=st.sampled_from(SPECULATORS),
     )
     def start(self, speculator, **limits):

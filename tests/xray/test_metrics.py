@@ -16,6 +16,7 @@ from lightwell.events import (
     Prefilled,
     Queued,
     Rejected,
+    Reused,
     Sampled,
     Speculated,
     Stepped,
@@ -181,6 +182,22 @@ def test_a_request_that_outlives_its_engine_is_one_request(metrics):
     assert now["lightwell_generation_tokens_total"] == 3
     assert now["lightwell_time_to_first_token_seconds_count"] == now["lightwell_request_queue_time_seconds_count"] == 1
     assert now["lightwell_requests_finished_total[length]"] == 1
+
+
+def test_blocks_that_went_to_the_offload_store_and_came_back_are_counted(metrics):
+    for offloaded, restored in [(3, 0), (0, 0), (1, 2)]:
+        metrics.read([Stepped(1.0, 0.1, 1, 1, 1, 0, 1, 10, offloaded, restored)])
+    now = values(metrics)
+    assert now["lightwell_kv_offloaded_blocks_total"] == 4
+    assert now["lightwell_kv_restored_blocks_total"] == 2
+
+
+def test_tokens_reused_while_running_are_hits_too_but_not_after_a_preemption(metrics):
+    metrics.read([Queued(0.0, "a", 100, 5, 0), Admitted(0.0, "a", 32, 0.0, False), Reused(0.1, "a", 32, 20)])
+    assert values(metrics)["lightwell_prefix_cache_hit_tokens_total"] == 52
+    metrics.read([Preempted(0.2, "a", 2, 60), Admitted(0.3, "a", 32, 0.1, True), Reused(0.3, "a", 32, 28)])
+    metrics.read([Reused(0.4, "unknown", 0, 9)])
+    assert values(metrics)["lightwell_prefix_cache_hit_tokens_total"] == 52
 
 
 def test_two_servers_in_one_process_share_nothing():

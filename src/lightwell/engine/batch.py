@@ -4,6 +4,8 @@ What stays the same from step to step (block tables, sampling parameters) lies i
 written when it changes; a step only gathers the rows of its chunks.
 """
 
+from collections.abc import Sequence as Items
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,7 +13,7 @@ from lightwell.engine.edits import StepEdits
 from lightwell.engine.scheduler import Chunk, SchedulerLimits
 from lightwell.engine.sequence import Sequence
 from lightwell.events import TokenLogprobs
-from lightwell.kv.block_pool import BlockTable
+from lightwell.kv.block_pool import BlockTable, Copy
 from lightwell.runtimes.base import SamplingRows, StepInput, StepOutput
 
 
@@ -30,7 +32,7 @@ class BatchBuilder:
         self._logprobs = np.zeros(rows, np.int32)
         self._edits = StepEdits(rows)
 
-    def build(self, chunks: list[Chunk]) -> StepInput:
+    def build(self, chunks: list[Chunk], copies: Items[Copy] = ()) -> StepInput:
         tokens: list[int] = []
         positions: list[int] = []
         rows: list[int] = []
@@ -61,6 +63,7 @@ class BatchBuilder:
             block_tables=self._tables[:, :width].take(rows, axis=0),
             logit_rows=np.array(logit_rows, np.int32),
             sampling=sampling,
+            copies=np.array(copies, np.int32) if copies else None,
         )
 
     def _refresh(self, sequence: Sequence) -> int:

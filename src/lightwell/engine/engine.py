@@ -55,7 +55,7 @@ class Engine:
     def _execute(self, plan: StepPlan) -> None:
         if self._speculator is not None:
             plan = self.scheduler.speculate(plan, self._speculator.propose(plan.chunks))
-        step = self._batch.build(plan.chunks)
+        step = self._batch.build(plan.chunks, plan.copies)
         output = self._runtime.execute(step)
         now, scheduler = self._clock(), self.scheduler
         logprobs = read_logprobs(plan.chunks, output)
@@ -70,6 +70,8 @@ class Engine:
             waiting=len(scheduler.waiting),
             used_blocks=pool.blocks - pool.free_blocks,
             total_blocks=pool.blocks,
+            offloaded_blocks=sum(target >= pool.blocks for _, target in plan.copies),
+            restored_blocks=sum(source >= pool.blocks for source, _ in plan.copies),
         )
         self._note([stepped])
 

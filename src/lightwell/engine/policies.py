@@ -17,7 +17,8 @@ class SchedulerLimits:
     """What there is to share out. Raises StartupError for limits under which nothing could run.
 
     ``watermark`` is the fraction of the blocks that admission leaves free for running sequences to grow into.
-    ``max_bypasses`` is how many smaller requests may start before one that waits for blocks.
+    ``max_bypasses`` is how many smaller requests may start before one that waits for blocks. ``offload_slots`` is how
+    many more blocks the runtime's offload store holds.
     """
 
     blocks: int
@@ -28,6 +29,7 @@ class SchedulerLimits:
     watermark: float = 0.05
     max_bypasses: int = 8
     prefix_cache: bool = True
+    offload_slots: int = 0
 
     def __post_init__(self) -> None:
         if min(self.blocks, self.context_tokens, self.block_tokens, self.max_sequences) < 1:

@@ -22,6 +22,8 @@ tokens to a plan: a token is drawn after each of them as well, and they become k
    arrival. One that waits for blocks may be passed by later ones of its priority that fit, ``max_bypasses`` times at
    most and never after a preemption; then nothing starts before it.
 5. Compute. Every decoding sequence gets its token; what they leave of the step's budget is split among the prefilling.
+   One that begins a block takes over what a cached block shares with it, by a copy; not before it computes, because
+   until then another may finish that block, which costs nothing to share.
 
 What always holds between calls (``check`` verifies the books; the tests call it after every step):
 
@@ -57,7 +59,7 @@ from lightwell.events import (
     Speculated,
     TokenLogprobs,
 )
-from lightwell.kv.block_pool import BlockPool
+from lightwell.kv.block_pool import BlockPool, Copy
 from lightwell.units import Seconds, Tokens
 
 __all__ = ["Chunk", "Policies", "Scheduler", "SchedulerLimits", "StepPlan"]
@@ -93,16 +95,22 @@ Result: TypeAlias = tuple[int, TokenLogprobs | None]
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step, decoding sequences first. ``events`` say what was decided on the way. Without chunks there is nothing
-    to execute, and no update."""
+    to execute, and no update. ``copies`` between KV blocks come before the chunks, in their order."""
 
     chunks: list[Chunk]
     events: list[Event]
+    copies: list[Copy]
 
 
 class Scheduler:
     def __init__(self, limits: SchedulerLimits, policies: Policies | None = None) -> None:
         self.limits = limits
-        self.pool = BlockPool(limits.blocks, limits.block_tokens, prefix_cache=limits.prefix_cache)
+        self.pool = BlockPool(
+            limits.blocks,
+            limits.block_tokens,
+            prefix_cache=limits.prefix_cache,
+            offload_slots=limits.offload_slots,
+        )
         self.waiting: list[Sequence] = []  # in the queue's order
         self.running: list[Sequence] = []  # in the order of their admission
         self._policies = policies or Policies()
@@ -152,11 +160,11 @@ class Scheduler:
         victims = self._to_make_room(now, events) or self._to_make_way(now, events)
         if not victims:
             self._admit(now, events)
-        chunks = self._chunks()
+        chunks = self._chunks(now, events)
         for chunk in chunks:
             self.pool.extend(chunk.sequence.table, chunk.start + chunk.tokens)
         self._executing = bool(chunks)
-        return StepPlan(chunks, events)
+        return StepPlan(chunks, events, self.pool.drain_copies() if chunks else [])
 
     def update(
         self, plan: StepPlan, tokens: Items[int], now: Seconds, logprobs: Items[TokenLogprobs | None] | None = None
@@ -198,7 +206,7 @@ class Scheduler:
                 self.pool.extend(chunk.sequence.table, chunk.start + chunk.tokens + len(chunk.proposed))
                 budget -= len(chunk.proposed)
             chunks.append(chunk)
-        return StepPlan(chunks, plan.events)
+        return StepPlan(chunks, plan.events, plan.copies + self.pool.drain_copies())
 
     def _room_to_propose(self, chunk: Chunk) -> Tokens:
         """Beyond the proposed tokens one more is drawn, and the answer must not get too long by it."""
@@ -244,12 +252,7 @@ class Scheduler:
     def _take_cached(self, sequence: Sequence) -> Tokens:
         """Append the cached blocks that continue a sequence to its table; returns the tokens in them."""
         found = self.pool.find(sequence.table, sequence.reusable)
-        self.pool.take(sequence.table, found)
-        tokens = len(found) * self.limits.block_tokens
-        sequence.computed += tokens
-        if not sequence.preemptions:
-            sequence.cached_tokens += tokens
-        return tokens
+        return _count_cached(sequence, self.pool.take(sequence.table, found))
 
     def _available(self) -> int:
         """Free blocks that are not promised to a running sequence; negative where too much is promised."""
@@ -286,8 +289,8 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, now: Seconds, events: list[Event]) -> None:
         """Take all blocks away and queue the sequence again with all its known tokens."""
-        computed, sequence.computed = sequence.computed, 0
-        freed = self._leave(sequence)
+        freed, computed = self._leave(sequence), sequence.computed
+        sequence.computed = 0
         sequence.table = self.pool.new_table(sequence.request.salt)
         sequence.status, sequence.queued_at = Status.WAITING, now
         sequence.preemptions += 1
@@ -348,7 +351,7 @@ class Scheduler:
         waited = now - sequence.queued_at
         events.append(Admitted(now, sequence.request.id, cached, waited, sequence.preemptions > 0))
 
-    def _chunks(self) -> list[Chunk]:
+    def _chunks(self, now: Seconds, events: list[Event]) -> list[Chunk]:
         chunks: list[Chunk] = []
         prefilling: list[Sequence] = []
         for sequence in self.running:
@@ -357,8 +360,18 @@ class Scheduler:
             else:
                 prefilling.append(sequence)
         budget = self._policies.budget(len(chunks), self.limits)
-        chunks += [_chunk(*share) for share in self._policies.split(budget, prefilling, self.limits)]
+        for sequence, share in self._policies.split(budget, prefilling, self.limits):
+            copied = self._take_part(sequence, now, events)
+            chunks.append(_chunk(sequence, share - copied if share > copied else min(share, sequence.remaining)))
         return chunks
+
+    def _take_part(self, sequence: Sequence, now: Seconds, events: list[Event]) -> Tokens:
+        """Begin the sequence's next block with what a cached one shares with it; returns the tokens of that."""
+        start = sequence.computed
+        tokens = _count_cached(sequence, self.pool.take_part(sequence.table, sequence.reusable))
+        if tokens:
+            events.append(Reused(now, sequence.request.id, start, tokens))
+        return tokens
 
     def _finish(self, sequence: Sequence, reason: str, now: Seconds) -> Finished:
         """Give everything back. The caller takes the sequence out of the queue or the batch."""
@@ -373,7 +386,15 @@ class Scheduler:
         """Give back the blocks and the row of a running sequence; returns how many blocks became free."""
         self._rows.append(sequence.row)
         sequence.row = -1
-        return self.pool.release(sequence.table)
+        return self.pool.release(sequence.table, sequence.known, sequence.computed)
+
+
+def _count_cached(sequence: Sequence, tokens: Tokens) -> Tokens:
+    """The next tokens of a sequence came from the cache."""
+    sequence.computed += tokens
+    if not sequence.preemptions:
+        sequence.cached_tokens += tokens
+    return tokens
 
 
 def _urgency(sequence: Sequence) -> tuple[int, int]:

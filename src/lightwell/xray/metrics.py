@@ -24,6 +24,7 @@ from lightwell.events import (
     Preempted,
     Queued,
     Rejected,
+    Reused,
     Sampled,
     Speculated,
     Stepped,
@@ -42,6 +43,8 @@ _COUNTERS = {
     "generation_tokens": ("Tokens generated.", ["generation_tokens"]),
     "prefix_cache_queried_tokens": ("Prompt tokens looked up in the prefix cache.", ["prefix_cache_queries"]),
     "prefix_cache_hit_tokens": ("Prompt tokens found in the prefix cache.", ["prefix_cache_hits"]),
+    "kv_offloaded_blocks": ("KV blocks written to the offload store.", []),
+    "kv_restored_blocks": ("KV blocks read back from the offload store.", []),
     "preemptions": ("Running sequences that lost their KV blocks.", ["num_preemptions"]),
     "speculative_proposed_tokens": ("Tokens guessed and checked.", ["spec_decode_num_draft_tokens"]),
     "speculative_accepted_tokens": ("Guessed tokens that were right.", ["spec_decode_num_accepted_tokens"]),
@@ -92,6 +95,7 @@ class _Open:
     queued_at: Seconds
     prompt_tokens: Tokens
     running: bool = False
+    preempted: bool = False
     admitted_at: Seconds | None = None
     first_at: Seconds | None = None
     last_at: Seconds = 0.0
@@ -114,6 +118,7 @@ class Metrics(Collector):
         self._folds: dict[type, Callable[[Any], None]] = {
             Queued: self._queued,
             Admitted: self._admitted,
+            Reused: self._reused,
             Sampled: self._sampled,
             Speculated: self._speculated,
             Preempted: self._preempted,
@@ -188,6 +193,11 @@ class Metrics(Collector):
             self._count("prefix_cache_queried_tokens", request.prompt_tokens)
             self._count("prefix_cache_hit_tokens", event.cached_tokens)
 
+    def _reused(self, event: Reused) -> None:
+        request = self._open.get(event.request)
+        if request is not None and not request.preempted:
+            self._count("prefix_cache_hit_tokens", event.tokens)
+
     def _sampled(self, event: Sampled) -> None:
         self._count("generation_tokens")
         request = self._open.get(event.request)
@@ -213,7 +223,7 @@ class Metrics(Collector):
     def _preempted(self, event: Preempted) -> None:
         self._count("preemptions")
         if (request := self._open.get(event.request)) is not None:
-            request.running = False
+            request.running, request.preempted = False, True
 
     def _ended(self, event: Finished) -> None:
         request = self._open.pop(event.request, None)
@@ -238,6 +248,8 @@ class Metrics(Collector):
         self._observe("step_duration_seconds", event.duration)
         self._observe("step_sequences", event.sequences)
         self._observe("step_tokens", event.tokens)
+        self._count("kv_offloaded_blocks", event.offloaded_blocks)
+        self._count("kv_restored_blocks", event.restored_blocks)
 
     def _loaded(self, event: Loaded) -> None:
         self._used_blocks, self._total_blocks = 0, event.kv_blocks
