@@ -49,6 +49,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     # A size such as 2GiB; "auto" (None here) lets the server choose.
     kv_cache_memory: Annotated[Bytes, Meta(ge=1)] | None = None
     kv_cache_dtype: Literal["f16", "int8"] = "f16"  # what keys and values are kept in
+    kv_offload: Annotated[Bytes, Meta(ge=0)] = 0  # a size such as 4GiB: blocks that leave the KV cache go to disk
     threads: Annotated[int, Meta(ge=1)] | None = None  # by default the physical cores
     pin_threads: bool = False  # keep each on a physical core of its own
     enable_prefix_caching: bool = True
@@ -107,4 +108,6 @@ def _read(name: str, value: object) -> object:
                 value = None if value == "auto" else parse_bytes(value)
             case "speculative_config":
                 value = msgspec.json.decode(value)
+            case "kv_offload":
+                value = parse_bytes(value)
     return msgspec.convert(value, _TYPES[name], strict=False, dec_hook=lambda kind, text: kind(text))

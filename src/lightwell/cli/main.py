@@ -11,7 +11,7 @@ import lightwell
 from lightwell.cli.entry import report_errors
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-bench = typer.Typer(no_args_is_help=True, help="Measure decode, prefill, a server under load, or the machine.")
+bench = typer.Typer(no_args_is_help=True, help="Measure decode, prefill, offload, a server under load, or the machine.")
 app.add_typer(bench, name="bench")
 
 Model = Annotated[str, typer.Argument(help="A name from `lightwell models`, a path, or hf:org/repo/file.gguf.")]
@@ -52,6 +52,9 @@ def serve(
         str | None, typer.Option(help="Such as 2GiB; by default two full conversations.")
     ] = None,
     kv_cache_dtype: Annotated[str | None, typer.Option(help="f16 (the default) or int8, half of its size.")] = None,
+    kv_offload: Annotated[
+        str | None, typer.Option(help="Keep so much of what leaves the KV cache on disk, such as 4GiB.")
+    ] = None,
     threads: Threads = None,
     pin_threads: Annotated[bool | None, typer.Option(help="Keep each on a core of its own; off by default.")] = None,
     enable_prefix_caching: Annotated[bool | None, typer.Option(help="Reuse computed prefixes; on by default.")] = None,
@@ -271,6 +274,21 @@ def bench_speculate(
     from lightwell.cli.bench_speculate import speculate as command
 
     command(model, draft, output_tokens, repeat, threads, json)
+
+
+@bench.command("offload")
+def bench_offload(
+    model: Model,
+    tokens: Annotated[int, typer.Option(min=1, help="Length of the prompt.")] = 2000,
+    repeat: Repeat = 5,
+    threads: Threads = None,
+    kv_cache_dtype: KVCacheDtype = "f16",
+    json: Json = False,
+) -> None:
+    """What a KV block takes to come back from the offload file, beside computing it again."""
+    from lightwell.cli.bench_offload import bench_offload as command
+
+    command(model, tokens, repeat, threads, kv_cache_dtype, json)
 
 
 def main() -> None:

@@ -64,6 +64,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
             pin_threads=config.pin_threads,
             kv_cache_dtype=config.kv_cache_dtype,
             speculation=speculation,
+            kv_offload=config.kv_offload,
         ),
         worker,
         config.step_timeout_seconds,

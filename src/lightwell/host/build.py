@@ -14,6 +14,7 @@ from lightwell.engine.speculation import Speculator
 from lightwell.errors import StartupError
 from lightwell.events import EventLog
 from lightwell.host.messages import EngineConfig, Hello
+from lightwell.host.offload import Offload, set_up_offload
 from lightwell.runtimes.base import BLOCK_TOKENS, Runtime
 from lightwell.text import load_tokenizer
 
@@ -51,6 +52,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     runtime = make_runtime(config)
     memory = runtime.load(checkpoint)
     runtime.allocate(config.kv_blocks)
+    offload = set_up_offload(config, runtime, memory.kv_bytes_per_block) if config.kv_offload else Offload(0, "off")
     scheduler = Scheduler(
         SchedulerLimits(
             blocks=config.kv_blocks,
@@ -60,6 +62,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
             max_step_tokens=config.max_step_tokens,
             watermark=config.watermark,
             prefix_cache=config.prefix_cache,
+            offload_slots=offload.slots,
         )
     )
     speculator = make_speculator(config, checkpoint, scheduler.limits)
@@ -71,7 +74,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         weight_bytes=memory.weight_bytes,
         workspace_bytes=memory.workspace_bytes,
         kv_bytes=memory.kv_bytes_per_block * config.kv_blocks,
-        details=memory.details,
+        details=memory.details | {"KV offload": offload.report},
     )
     return Engine(runtime, scheduler, EventLog(), time.monotonic, speculator), hello
 

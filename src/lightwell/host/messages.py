@@ -33,6 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, array_like=True, tag=True):
     pin_threads: bool = False
     kv_cache_dtype: KVCacheDtype = "f16"  # of the CPU runtime
     speculation: SpeculativeConfig | None = None  # its model, if there is one, is the path of a checkpoint
+    kv_offload: Bytes = 0  # on disk; 0 for none
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):
