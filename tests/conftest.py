@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Tests run beside others on a busy machine: how long an example takes says nothing.
+settings.register_profile("lightwell", deadline=None)
+settings.load_profile("lightwell")
 settings.register_profile("few", max_examples=30)  # of the 100 that are the default: where each takes its time
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -511,13 +511,29 @@ def test_an_answer_that_is_whole_already_is_refused():
 
 
 @pytest.mark.parametrize("length", [1, 20, 32, 33, 70])
-def test_choices_share_the_prompt_that_the_first_computes(length: int):
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_choices_share_the_prompt_that_the_first_computes(length: int, prefix_cache: bool):
     prompt, samplings = prompt_of(length), [SamplingParams(temperature=1.0, seed=i) for i in range(4)]
     first, *others = [make_request(f"r{i}", prompt, 10, s, fork_of="r0" if i else "") for i, s in enumerate(samplings)]
-    engine = make_engine(max_step_tokens=16, max_sequences=8)
+    engine = make_engine(max_step_tokens=16, max_sequences=8, prefix_cache=prefix_cache)
     assert run(engine, [first, *others]) == {r.id: expected(r) for r in (first, *others)}
     for other in others:
-        assert finished(engine, other.id).cached_tokens >= (length - 1) // 32 * 32
+        assert finished(engine, other.id).cached_tokens == length - 1
+    prefilled = [(event.request, event.tokens) for event in log(engine, Prefilled)]
+    assert sum(tokens for _, tokens in prefilled) == length + len(others)  # each draws its own first token
+
+
+def test_choices_take_few_blocks_of_their_own():
+    requests = [make_request(f"r{i}", prompt_of(100), 10, SEEDED, fork_of="r0" if i else "") for i in range(8)]
+    engine = make_engine(blocks=16, prefix_cache=False, watermark=0.0)
+    assert run(engine, requests) == {r.id: expected(r) for r in requests}
+    assert max(step.used_blocks for step in log(engine, Stepped)) == 3 + 8
+    assert not log(engine, Preempted)
+
+
+def test_a_choice_that_has_another_prompt_shares_nothing():
+    first, other = make_request("first", prompt_of(60), 30), make_request("other", prompt_of(60, 2), 9, fork_of="first")
+    assert run(make_engine(), [first, other]) == {"first": expected(first), "other": expected(other)}
 
 
 def test_a_choice_whose_first_one_is_gone_runs_alone():

@@ -59,7 +59,7 @@ from lightwell.events import (
     Speculated,
     TokenLogprobs,
 )
-from lightwell.kv.block_pool import BlockPool, Copy
+from lightwell.kv.block_pool import BlockPool, BlockTable, Copy
 from lightwell.units import Seconds, Tokens
 
 __all__ = ["Chunk", "Policies", "Scheduler", "SchedulerLimits", "StepPlan"]
@@ -333,8 +333,11 @@ class Scheduler:
         )
 
     def _room(self, sequence: Sequence, available: int) -> Room:
-        found = self.pool.find(sequence.table, sequence.reusable)
-        shared = len(found) - self.pool.free_among(found)
+        if self._to_fork(sequence):
+            shared = (len(sequence.request.tokens) - 1) // self.limits.block_tokens
+        else:
+            found = self.pool.find(sequence.table, sequence.reusable)
+            shared = len(found) - self.pool.free_among(found)
         return Room(self.pool.blocks_for(len(sequence.known)) - shared, available, len(self.running))
 
     def _report_blocked(self, head: Sequence, reason: str, room: Room, now: Seconds, events: list[Event]) -> None:
@@ -345,11 +348,28 @@ class Scheduler:
     def _start(self, sequence: Sequence, now: Seconds, events: list[Event]) -> None:
         self.waiting.remove(sequence)
         self.running.append(sequence)
-        cached = self._take_cached(sequence)
+        cached = self._fork(sequence) or self._take_cached(sequence)
         sequence.status, sequence.row = Status.RUNNING, self._rows.pop()
         sequence.bypassed, sequence.blocked = 0, None
         waited = now - sequence.queued_at
         events.append(Admitted(now, sequence.request.id, cached, waited, sequence.preemptions > 0))
+
+    def _to_fork(self, sequence: Sequence) -> BlockTable | None:
+        """The blocks of a running sequence that has computed the prompt that this one says it shares with it."""
+        request, other = sequence.request, self._open.get(sequence.request.fork_of)
+        if other is None or other.status is not Status.RUNNING or other.computed < len(request.tokens) - 1:
+            return None
+        same = (other.request.tokens, other.request.salt) == (request.tokens, request.salt)
+        return other.table if same and sequence.to_score <= 0 else None
+
+    def _fork(self, sequence: Sequence) -> Tokens:
+        """Share a prompt's blocks, but for the last token, after which this sequence draws its own; returns how many
+        tokens that is."""
+        table, tokens = self._to_fork(sequence), len(sequence.request.tokens) - 1
+        if table is None:
+            return 0
+        self.pool.fork(table, sequence.table, tokens)
+        return _count_cached(sequence, tokens)
 
     def _chunks(self, now: Seconds, events: list[Event]) -> list[Chunk]:
         chunks: list[Chunk] = []
