@@ -13,6 +13,8 @@ import msgspec
 
 from lightwell.units import Bytes, Seconds, Tokens
 
+FREE_BLOCKS = "free KV blocks"  # the limit that refused a request which could run at another time
+
 
 class _Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
     at: Seconds
@@ -39,7 +41,9 @@ class Blocked(_Event, frozen=True):
     """The request at the head of the queue could not start; emitted when the reason changes, not every step."""
 
     request: str
-    reason: str  # "blocks" (no room for its prompt and the watermark) or "sequences" (the batch is full)
+    # "blocks" (no room for what it is promised and the watermark), "sequences" (the batch is full), or "batch" (with
+    # static batching: the batch that runs has not ended)
+    reason: str
     needed_blocks: int
     free_blocks: int  # and not promised to a running sequence
 
@@ -117,12 +121,12 @@ class Finished(_Event, frozen=True):
 
 
 class Rejected(_Event, frozen=True):
-    """The last event of a request that cannot ever run here, with both numbers."""
+    """The last event of a request that cannot ever run here, or not now (FREE_BLOCKS), with both numbers."""
 
     request: str
     needed_tokens: Tokens
     limit_tokens: Tokens
-    limit: str  # "context window" or "KV cache"
+    limit: str  # "context window", "KV cache" or FREE_BLOCKS
 
 
 class Stepped(_Event, frozen=True):

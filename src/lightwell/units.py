@@ -8,6 +8,8 @@ Seconds: TypeAlias = float
 Tokens: TypeAlias = int
 
 _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|)\s*", re.IGNORECASE)
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -30,6 +32,17 @@ def format_bytes(count: Bytes) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def parse_seconds(text: str) -> Seconds:
+    """Read a duration such as ``50ms``, ``1.5s``, ``2m`` or ``0.05`` (seconds).
+
+    Raises ValueError when the text is not a duration.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration: write a number with us, ms, s or m")
+    return float(match[1]) * _SECONDS[match[2].lower()]
 
 
 def format_seconds(duration: Seconds) -> str:

@@ -69,8 +69,8 @@ def test_tokens_do_not_depend_on_the_batch(batch: int, sampling: SamplingParams)
 @pytest.mark.parametrize("prefix_cache", [True, False], ids=["cache", "no-cache"])
 def test_tokens_do_not_depend_on_the_chunks(chunk: int, prefix_cache: bool):
     # public report: vllm#23138
-    def in_chunks(budget, sequences, limits):
-        return [(s, min(chunk, s.remaining)) for s in sequences]
+    def in_chunks(budget, moment):
+        return [(s, min(chunk, s.remaining)) for s in moment.prefilling]
 
     requests = [make_request(f"r{n}", prompt_of(n), 8, s) for n in (1, 31, 32, 33, 64, 100) for s in (GREEDY,)]
     engine = make_engine(policies=Policies(split=in_chunks), prefix_cache=prefix_cache)
@@ -235,7 +235,7 @@ def test_copies_wait_for_the_next_step_that_computes():
     """A plan without chunks is not executed; what it listed must not be lost."""
     budget = [0]
 
-    def none_at_first(decoding, limits):
+    def none_at_first(moment):
         return budget[0]
 
     engine = offloading(policies=Policies(budget=none_at_first))

@@ -5,14 +5,16 @@ from driving import make_limits, make_request
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightwell.engine.cost_model import Load
+from lightwell.engine.dial import within_itl
 from lightwell.engine.policies import (
+    Moment,
     Room,
     SchedulerLimits,
     by_priority,
     short_first,
     whole_prompt_and_watermark,
     whole_step,
-    within_itl,
 )
 from lightwell.engine.sequence import Sequence
 from lightwell.errors import StartupError
@@ -58,23 +60,34 @@ def test_admission_keeps_the_watermark_free_except_for_the_only_one():
 
 
 def test_prefill_gets_what_decoding_leaves():
-    assert whole_step(12, make_limits(max_step_tokens=512)) == 500
+    assert whole_step(moment(12, [], max_step_tokens=512)) == 500
+
+
+def moment(decoding: int, prefilling: list[Sequence], now: float = 0.0, **limits) -> Moment:
+    return Moment(now, [sequence(i, 100, computed=99) for i in range(decoding)], prefilling, make_limits(**limits))
+
+
+class Linear:
+    """A cost model that nothing has to be learned for."""
+
+    def step_seconds(self, load: Load) -> float:
+        return 0.005 + 0.001 * load.decoding + 0.0001 * load.prefill
 
 
 def milliseconds(decoding: int, prefill_tokens: int) -> float:
-    return 0.005 + 0.001 * decoding + 0.0001 * prefill_tokens
+    return Linear().step_seconds(Load(decoding, 0, prefill_tokens, 0))
 
 
-@pytest.mark.parametrize(("decoding", "tokens"), [(0, 512), (1, 140), (10, 50), (15, 1), (40, 1)])
+@pytest.mark.parametrize(("decoding", "tokens"), [(0, 512), (1, 140), (10, 50), (14, 10), (40, 1)])
 def test_the_itl_budget_is_the_largest_that_keeps_the_step_within_its_target(decoding: int, tokens: int):
-    budget = within_itl(0.02 + 1e-9, milliseconds)(decoding, make_limits(max_step_tokens=512))
+    budget = within_itl(0.02 + 1e-9, Linear())(moment(decoding, [sequence(0, 9000)], max_step_tokens=512))
     assert budget == tokens
     if 1 < budget < 512:
         assert milliseconds(decoding, budget) <= 0.02 + 1e-9 < milliseconds(decoding, budget + 1)
 
 
 def shares(budget: int, *sequences: Sequence) -> dict[int, int]:
-    return {s.number: n for s, n in short_first(budget, list(sequences), make_limits())}
+    return {s.number: n for s, n in short_first(budget, moment(0, list(sequences)))}
 
 
 def test_a_short_prompt_goes_before_a_long_one_that_came_first():
@@ -109,7 +122,7 @@ def test_a_chunk_ends_with_a_block_where_it_can():
 )
 def test_any_split_stays_within_budget_and_always_moves_the_first_to_arrive(budget, prompts):
     made = [sequence(i, n, computed=min(done, n - 1), priority=p) for i, (n, done, p) in enumerate(prompts)]
-    split = short_first(budget, made, make_limits())
+    split = short_first(budget, moment(0, made))
     assert len({s.number for s, _ in split}) == len(split)
     assert sum(tokens for _, tokens in split) == min(budget, sum(s.remaining for s in made))
     assert all(0 < tokens <= s.remaining for s, tokens in split)

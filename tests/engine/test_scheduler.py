@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 from driving import Driver, make_limits, make_request
 
-from lightwell.engine.policies import Policies, within_itl
+from lightwell.engine.cost_model import Load
+from lightwell.engine.dial import within_itl
+from lightwell.engine.policies import Policies
 from lightwell.errors import InvalidRequest, InvariantError
 from lightwell.events import (
     Admitted,
@@ -166,10 +168,14 @@ def test_every_running_request_gets_a_token_in_every_step_of_a_long_prefill():
 
 def test_with_an_itl_target_no_step_that_decodes_takes_longer_than_it():
     # public reports: vllm#1026, 272 tokens/s fell to 6.6 while a long prompt was computed
-    def seconds(decoding: int, prefill_tokens: int) -> float:
-        return 0.004 + 0.0002 * decoding + 0.0001 * prefill_tokens
+    class Cost:
+        def step_seconds(self, load: Load) -> float:
+            return 0.004 + 0.0002 * load.decoding + 0.0001 * load.prefill
 
-    driver = Driver(make_limits(), Policies(budget=within_itl(0.02, seconds)))
+    def seconds(decoding: int, prefill_tokens: int) -> float:
+        return Cost().step_seconds(Load(decoding, 0, prefill_tokens, 0))
+
+    driver = Driver(make_limits(), Policies(budget=within_itl(0.02, Cost())))
     driver.submit(make_request("long", 5000))
     assert driver.step() == {"long": 512}, "with nobody to hurry for, the chunk is whole"
     driver.submit(*[make_request(f"d{i}", 3, max_tokens=500) for i in range(6)])

@@ -1,10 +1,12 @@
 """The scheduler's named hooks and their defaults: who starts first, when there is room, how the step's budget is split.
 
-Each is a plain function of what it is given, so that a test or a simulation can put another in its place.
+Each is a plain function of what it is given, so that a test or a simulation can put another in its place. The others
+that there are: allocation.py, batching.py, dial.py, repetition.py; options.py puts them together.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple, TypeAlias
 
 from lightwell.engine.sequence import Sequence
@@ -46,15 +48,38 @@ class SchedulerLimits:
 class Room(NamedTuple):
     """KV blocks at the moment of an admission. ``available`` are free and not promised to a running sequence."""
 
-    needed: int  # by the request, for all its known tokens, beyond cached blocks that others hold anyway
+    needed: int  # by the request, for all that would be promised to it, beyond cached blocks that others hold anyway
     available: int
     running: int  # sequences
 
 
+class Moment(NamedTuple):
+    """What there is to share a step among."""
+
+    now: Seconds
+    decoding: list[Sequence]
+    prefilling: list[Sequence]
+    limits: SchedulerLimits
+
+
+class Ending(NamedTuple):
+    """Why an answer ends: what Finished says."""
+
+    reason: str
+    detail: str = ""
+
+
 Order: TypeAlias = Callable[[Sequence], tuple[int, ...]]
 Admit: TypeAlias = Callable[[Room, SchedulerLimits], bool]
-Budget: TypeAlias = Callable[[int, SchedulerLimits], Tokens]
-Split: TypeAlias = Callable[[Tokens, list[Sequence], SchedulerLimits], list[tuple[Sequence, Tokens]]]
+Pass: TypeAlias = Callable[[Sequence, list[Sequence], Seconds, SchedulerLimits], bool]
+Join: TypeAlias = Callable[[Sequence, bool], bool]
+Yield: TypeAlias = Callable[[Sequence, Sequence], bool]
+Refuse: TypeAlias = Callable[[Sequence], bool]
+Extent: TypeAlias = Callable[[Sequence], Tokens]
+Budget: TypeAlias = Callable[[Moment], Tokens]
+Split: TypeAlias = Callable[[Tokens, Moment], list[tuple[Sequence, Tokens]]]
+Ends: TypeAlias = Callable[[Sequence], Ending | None]
+Learn: TypeAlias = Callable[[list[tuple[Tokens, Tokens]], Seconds], None]
 
 
 def by_priority(sequence: Sequence) -> tuple[int, ...]:
@@ -69,54 +94,90 @@ def whole_prompt_and_watermark(room: Room, limits: SchedulerLimits) -> bool:
     return room.needed + reserve <= room.available
 
 
-def whole_step(decoding: int, limits: SchedulerLimits) -> Tokens:
+def seldom_and_equal(sequence: Sequence, blocked: list[Sequence], now: Seconds, limits: SchedulerLimits) -> bool:
+    """Whether it may start before these, which wait for blocks. The less urgent never pass the more urgent, nobody
+    passes one that was preempted, and each is passed ``max_bypasses`` times at most."""
+    most, priority = limits.max_bypasses, sequence.request.priority
+    return len(blocked) <= most and all(
+        other.bypassed < most and not other.preemptions and other.request.priority == priority for other in blocked
+    )
+
+
+def continuous(sequence: Sequence, batch_stands: bool) -> bool:
+    """A request may join the batch in any step."""
+    return True
+
+
+def to_more_urgent(running: Sequence, head: Sequence) -> bool:
+    """A running sequence gives way to a strictly more urgent head of the queue."""
+    return running.request.priority > head.request.priority
+
+
+def never(sequence: Sequence) -> bool:
+    return False
+
+
+def known_tokens(sequence: Sequence) -> Tokens:
+    """Paged allocation: a sequence has a claim to blocks for what is known of it, and takes them as it is computed."""
+    return len(sequence.known)
+
+
+def nothing(sequence: Sequence) -> Tokens:
+    return 0
+
+
+def whole_step(moment: Moment) -> Tokens:
     """Tokens for prefill: what the decoding sequences leave of the step."""
-    return limits.max_step_tokens - decoding
+    return moment.limits.max_step_tokens - len(moment.decoding)
 
 
-def within_itl(target: Seconds, step_seconds: Callable[[int, Tokens], Seconds]) -> Budget:
-    """A budget that keeps a step with decoding sequences in it within ``target``, the inter-token latency asked for.
+def shortest_remaining(sequence: Sequence, now: Seconds) -> tuple[float, ...]:
+    return (sequence.remaining,)
 
-    ``step_seconds(decoding, prefill_tokens)`` is a cost model that grows with the tokens. Prefill always gets at least
-    one token, so it goes on even where decoding alone takes longer than the target.
+
+def half(oldest: Sequence, now: Seconds) -> float:
+    return 0.5
+
+
+def no_cap(sequence: Sequence, moment: Moment) -> Tokens:
+    return sequence.remaining
+
+
+def splitting(
+    key: Callable[[Sequence, Seconds], tuple[float, ...]] = shortest_remaining,
+    cap: Callable[[Sequence, Moment], Tokens] = no_cap,
+    share_of_oldest: Callable[[Sequence, Seconds], float] = half,
+) -> Split:
+    """A split of the prefill budget: the most urgent class first, in it by ``key``, and to none more than its ``cap``.
+
+    The first to arrive of the most urgent class is always left a share of the budget, by default half, so that a stream
+    of short prompts at most halves the speed of a long one.
     """
 
-    def budget(decoding: int, limits: SchedulerLimits) -> Tokens:
-        most = whole_step(decoding, limits)
-        if not decoding or step_seconds(decoding, most) <= target:
-            return most
-        fits, exceeds = 1, most
-        while exceeds - fits > 1:
-            middle = (fits + exceeds) // 2
-            fits, exceeds = (middle, exceeds) if step_seconds(decoding, middle) <= target else (fits, middle)
-        return fits
+    def split(budget: Tokens, moment: Moment) -> list[tuple[Sequence, Tokens]]:
+        if not moment.prefilling:
+            return []
+        most = {sequence: min(sequence.remaining, cap(sequence, moment)) for sequence in moment.prefilling}
+        oldest = min(moment.prefilling, key=lambda s: s.urgency)
+        reserved = min(most[oldest], ceil(budget * share_of_oldest(oldest, moment.now)))
+        shares: dict[Sequence, Tokens] = {}
+        for sequence in sorted(moment.prefilling, key=lambda s: (s.request.priority, *key(s, moment.now), s.number)):
+            if sequence is oldest:
+                reserved = 0
+            wanted = min(most[sequence], budget - reserved)
+            if (share := _to_block_end(sequence, wanted, moment.limits.block_tokens)) > 0:
+                shares[sequence] = share
+                budget -= share
+        for sequence, share in shares.items():  # what was cut off at the ends of blocks and nobody took
+            rest = min(most[sequence] - share, budget)
+            shares[sequence] += rest
+            budget -= rest
+        return list(shares.items())
 
-    return budget
+    return split
 
 
-def short_first(budget: Tokens, sequences: list[Sequence], limits: SchedulerLimits) -> list[tuple[Sequence, Tokens]]:
-    """Split the prefill budget: the most urgent class first, in it the shortest remaining prompt first.
-
-    So a short prompt does not wait behind a long one (vllm#10774). The first to arrive of the most urgent class is
-    always left half of the budget, so a stream of short prompts at most halves the speed of a long one.
-    """
-    if not sequences:
-        return []
-    oldest = min(sequences, key=lambda s: s.urgency)
-    reserved = min(oldest.remaining, -(-budget // 2))
-    shares: dict[Sequence, Tokens] = {}
-    for sequence in sorted(sequences, key=lambda s: (s.request.priority, s.remaining, s.number)):
-        if sequence is oldest:
-            reserved = 0
-        share = _to_block_end(sequence, min(sequence.remaining, budget - reserved), limits.block_tokens)
-        if share > 0:
-            shares[sequence] = share
-            budget -= share
-    for sequence, share in shares.items():  # what was cut off at the ends of blocks and nobody took
-        rest = min(sequence.remaining - share, budget)
-        shares[sequence] += rest
-        budget -= rest
-    return list(shares.items())
+short_first = splitting()  # so a short prompt does not wait behind a long one (vllm#10774)
 
 
 def _to_block_end(sequence: Sequence, share: Tokens, block_tokens: Tokens) -> Tokens:
@@ -127,9 +188,30 @@ def _to_block_end(sequence: Sequence, share: Tokens, block_tokens: Tokens) -> To
     return share if end == len(sequence.known) or block_end <= sequence.computed else block_end - sequence.computed
 
 
+def stop_or_length(sequence: Sequence) -> Ending | None:
+    """Why the sequence ends with its last token, if it does. The context window needs no look: ``submit`` has seen to
+    it that ``max_tokens`` ends the answer within it."""
+    request = sequence.request
+    if sequence.known[-1] in request.stop_tokens:
+        return Ending("stop")
+    return Ending("length") if sequence.output_tokens == request.max_tokens else None
+
+
 @dataclass(frozen=True, slots=True)
 class Policies:
+    """``promise``: the tokens for which a running sequence has a claim to blocks; ``reserve``: those whose blocks it
+    takes when it starts. ``learn``, where there is one, is told the chunks of each step, as (start, tokens), and how
+    long it took."""
+
     order: Order = by_priority
     admit: Admit = whole_prompt_and_watermark
+    may_pass: Pass = seldom_and_equal
+    joins: Join = continuous
+    yields: Yield = to_more_urgent
+    refuses: Refuse = never
+    promise: Extent = known_tokens
+    reserve: Extent = nothing
     budget: Budget = whole_step
     split: Split = short_first
+    ends: Ends = stop_or_length
+    learn: Learn | None = None

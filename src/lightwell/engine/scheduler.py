@@ -11,10 +11,10 @@ tokens to a plan: a token is drawn after each of them as well, and they become k
 ``schedule(now)`` goes through these in this order; each depends on what the ones before it leave behind:
 
 1. Reuse. Prefilling sequences take over blocks that others have computed since; this only ever lowers the need.
-2. Make room. Blocks for ALL known tokens of every running sequence are promised to it, though they are taken from the
-   pool chunk by chunk. While the promises exceed the free blocks, the least urgent sequence (highest priority number,
-   then newest) is preempted: its blocks are released and it is computed again later. After this, no chunk of the step
-   can fail for lack of a block.
+2. Make room. Blocks for ALL known tokens of every running sequence are promised to it (or for its longest possible
+   answer: allocation.py), though they are taken from the pool chunk by chunk. While the promises exceed the free
+   blocks, the least urgent sequence (highest priority number, then newest) is preempted: its blocks are released and it
+   is computed again later. After this, no chunk of the step can fail for lack of a block.
 3. Make way. Where the head of the queue is strictly more urgent than running ones and cannot start beside them, the
    least urgent are preempted, but only if that is enough to let it start.
 4. Admit, unless 2 or 3 preempted: blocks that were just taken away are not handed out again in the same step. Admission
@@ -40,11 +40,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from lightwell.engine.policies import Policies, Room, SchedulerLimits
+from lightwell.engine.policies import Ending, Ends, Moment, Policies, Room, SchedulerLimits
 from lightwell.engine.request import Request
 from lightwell.engine.sequence import Sequence, Status
 from lightwell.errors import InvalidRequest, InvariantError
 from lightwell.events import (
+    FREE_BLOCKS,
     Admitted,
     Blocked,
     Event,
@@ -89,6 +90,8 @@ class Chunk(NamedTuple):
         return self.scored + self.draws
 
 
+_ABORT = Ending("abort")
+
 Result: TypeAlias = tuple[int, TokenLogprobs | None]
 
 
@@ -117,6 +120,7 @@ class Scheduler:
         self._open: dict[str, Sequence] = {}
         self._rows = list(range(limits.max_sequences - 1, -1, -1))
         self._executing = False
+        self._planned_at: Seconds = 0.0
         self._arrivals = 0
 
     @property
@@ -151,7 +155,7 @@ class Scheduler:
             sequence.status = Status.ABORTING
             return []
         (self.waiting if waiting else self.running).remove(sequence)
-        return [self._finish(sequence, "abort", now)]
+        return [self._finish(sequence, _ABORT, now)]
 
     def schedule(self, now: Seconds) -> StepPlan:
         """Plan the next step. A plan with chunks must be executed and given to ``update`` before the next one."""
@@ -163,7 +167,7 @@ class Scheduler:
         chunks = self._chunks(now, events)
         for chunk in chunks:
             self.pool.extend(chunk.sequence.table, chunk.start + chunk.tokens)
-        self._executing = bool(chunks)
+        self._executing, self._planned_at = bool(chunks), now
         return StepPlan(chunks, events, self.pool.drain_copies() if chunks else [])
 
     def update(
@@ -173,13 +177,16 @@ class Scheduler:
         if len(tokens) != (asked := sum([chunk.results for chunk in plan.chunks])):
             raise InvariantError(f"{len(tokens)} tokens came back from a step that asked for {asked}")
         self._executing = False
+        if self._policies.learn is not None:
+            done = [(chunk.start, chunk.tokens + len(chunk.proposed)) for chunk in plan.chunks]
+            self._policies.learn(done, now - self._planned_at)
         events: list[Event] = []
         results = iter(zip(tokens, logprobs or [None] * len(tokens), strict=True))
         for chunk in plan.chunks:
             result = list(islice(results, chunk.results))
             if chunk.sequence.status is Status.RUNNING:
                 self._advance(chunk, result, now, events)
-        events += [self._finish(s, "abort", now) for s in self.running if s.status is Status.ABORTING]
+        events += [self._finish(s, _ABORT, now) for s in self.running if s.status is Status.ABORTING]
         self.running = [s for s in self.running if s.status is Status.RUNNING]
         return events
 
@@ -190,10 +197,10 @@ class Scheduler:
         sequence.computed += chunk.tokens
         if chunk.scored:
             events.append(_take_scores(chunk, results, now))
-        reason = _take_drawn(chunk, results[chunk.scored :], now, events)
+        ending = _take_drawn(chunk, results[chunk.scored :], self._policies.ends, now, events)
         self.pool.seal(sequence.table, sequence.known, sequence.computed)
-        if reason is not None:
-            events.append(self._finish(sequence, reason, now))
+        if ending is not None:
+            events.append(self._finish(sequence, ending, now))
 
     def speculate(self, plan: StepPlan, proposals: Items[list[int]]) -> StepPlan:
         """Let the plan's chunks that sample check proposed tokens as well, as many as the step, the free blocks and
@@ -211,7 +218,7 @@ class Scheduler:
     def _room_to_propose(self, chunk: Chunk) -> Tokens:
         """Beyond the proposed tokens one more is drawn, and the answer must not get too long by it."""
         sequence, end = chunk.sequence, chunk.start + chunk.tokens
-        blocks = len(sequence.table.blocks) + max(0, self._available())
+        blocks = len(sequence.table.blocks) + self._promised(sequence) + max(0, self._available())
         in_answer = sequence.request.max_tokens - sequence.output_tokens - 1
         return max(0, min(in_answer, blocks * self.limits.block_tokens - end))
 
@@ -259,8 +266,8 @@ class Scheduler:
         return self.pool.free_blocks - sum([self._promised(sequence) for sequence in self.running])
 
     def _promised(self, sequence: Sequence) -> int:
-        """Blocks that a running sequence still needs for its known tokens. For proposals it may have got more."""
-        return max(0, self.pool.blocks_for(len(sequence.known)) - len(sequence.table.blocks))
+        """Blocks that a running sequence has a claim to beyond those it has. For proposals it may have got more."""
+        return max(0, self.pool.blocks_for(self._policies.promise(sequence)) - len(sequence.table.blocks))
 
     def _to_make_room(self, now: Seconds, events: list[Event]) -> bool:
         preempted = False
@@ -272,7 +279,7 @@ class Scheduler:
     def _to_make_way(self, now: Seconds, events: list[Event]) -> bool:
         """Preempt for a strictly more urgent head of the queue (vllm#40004), if that lets it start."""
         head = self.waiting[0] if self.waiting else None
-        lesser = [s for s in self.running if head and s.request.priority > head.request.priority]
+        lesser = [s for s in self.running if head and self._policies.yields(s, head)]
         if head is None or not lesser:
             return False
         lesser.sort(key=_urgency)
@@ -300,23 +307,27 @@ class Scheduler:
 
     def _admit(self, now: Seconds, events: list[Event]) -> None:
         passed: list[Sequence] = []
-        available = self._available()
+        stands, available = bool(self.running), self._available()
         for sequence in list(self.waiting):
             if self._awaits_prompt(sequence):
                 continue
-            if not self._may_pass(sequence, passed):
+            if not self._policies.may_pass(sequence, passed, now, self.limits):
                 break
-            full = len(self.running) == self.limits.max_sequences
-            room = self._room(sequence, available)
-            if not full and self._policies.admit(room, self.limits):
+            full, room = len(self.running) == self.limits.max_sequences, self._room(sequence, available)
+            joins, fits = self._policies.joins(sequence, stands), self._policies.admit(room, self.limits)
+            if joins and fits and not full:
                 for other in passed:
                     other.bypassed += 1
                 self._start(sequence, now, events)
                 available = self._available()
                 continue
+            if not fits and self._policies.refuses(sequence):
+                self._refuse(sequence, room, now, events)
+                continue
             if not passed:
-                self._report_blocked(sequence, "sequences" if full else "blocks", room, now, events)
-            if full:
+                reason = "batch" if not joins else "sequences" if full else "blocks"
+                self._report_blocked(sequence, reason, room, now, events)
+            if full or not joins:
                 break
             passed.append(sequence)
 
@@ -325,30 +336,33 @@ class Scheduler:
         other = self._open.get(sequence.request.fork_of)
         return other is not None and not sequence.preemptions and other.computed < len(sequence.request.tokens) - 1
 
-    def _may_pass(self, sequence: Sequence, blocked: list[Sequence]) -> bool:
-        """Whether it may start before these, which wait for blocks. The less urgent never pass the more urgent."""
-        most, priority = self.limits.max_bypasses, sequence.request.priority
-        return len(blocked) <= most and all(
-            other.bypassed < most and not other.preemptions and other.request.priority == priority for other in blocked
-        )
-
     def _room(self, sequence: Sequence, available: int) -> Room:
         if self._to_fork(sequence):
             shared = (len(sequence.request.tokens) - 1) // self.limits.block_tokens
         else:
             found = self.pool.find(sequence.table, sequence.reusable)
             shared = len(found) - self.pool.free_among(found)
-        return Room(self.pool.blocks_for(len(sequence.known)) - shared, available, len(self.running))
+        needed = self.pool.blocks_for(self._policies.promise(sequence)) - shared
+        return Room(needed, available, len(self.running))
 
     def _report_blocked(self, head: Sequence, reason: str, room: Room, now: Seconds, events: list[Event]) -> None:
         if head.blocked != reason:
             head.blocked = reason
             events.append(Blocked(now, head.request.id, reason, room.needed, max(0, room.available)))
 
+    def _refuse(self, sequence: Sequence, room: Room, now: Seconds, events: list[Event]) -> None:
+        """End a request that has not begun because there are no blocks for it now."""
+        self.waiting.remove(sequence)
+        sequence.status = Status.FINISHED
+        del self._open[sequence.request.id]
+        needed, free = (blocks * self.limits.block_tokens for blocks in (room.needed, max(0, room.available)))
+        events.append(Rejected(now, sequence.request.id, needed, free, FREE_BLOCKS))
+
     def _start(self, sequence: Sequence, now: Seconds, events: list[Event]) -> None:
         self.waiting.remove(sequence)
         self.running.append(sequence)
         cached = self._fork(sequence) or self._take_cached(sequence)
+        self.pool.extend(sequence.table, self._policies.reserve(sequence))
         sequence.status, sequence.row = Status.RUNNING, self._rows.pop()
         sequence.bypassed, sequence.blocked = 0, None
         waited = now - sequence.queued_at
@@ -372,15 +386,13 @@ class Scheduler:
         return _count_cached(sequence, tokens)
 
     def _chunks(self, now: Seconds, events: list[Event]) -> list[Chunk]:
-        chunks: list[Chunk] = []
+        decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
         for sequence in self.running:
-            if sequence.remaining == 1:
-                chunks.append(_chunk(sequence, 1))
-            else:
-                prefilling.append(sequence)
-        budget = self._policies.budget(len(chunks), self.limits)
-        for sequence, share in self._policies.split(budget, prefilling, self.limits):
+            (decoding if sequence.remaining == 1 else prefilling).append(sequence)
+        moment = Moment(now, decoding, prefilling, self.limits)
+        chunks = [_chunk(sequence, 1) for sequence in decoding]
+        for sequence, share in self._policies.split(self._policies.budget(moment), moment):
             copied = self._take_part(sequence, now, events)
             chunks.append(_chunk(sequence, share - copied if share > copied else min(share, sequence.remaining)))
         return chunks
@@ -393,14 +405,15 @@ class Scheduler:
             events.append(Reused(now, sequence.request.id, start, tokens))
         return tokens
 
-    def _finish(self, sequence: Sequence, reason: str, now: Seconds) -> Finished:
+    def _finish(self, sequence: Sequence, ending: Ending, now: Seconds) -> Finished:
         """Give everything back. The caller takes the sequence out of the queue or the batch."""
         if sequence.status is not Status.WAITING:
             self._leave(sequence)
         sequence.status = Status.FINISHED
         request = sequence.request
         del self._open[request.id]
-        return Finished(now, request.id, reason, len(request.tokens), sequence.cached_tokens, sequence.output_tokens)
+        prompt, cached, output = len(request.tokens), sequence.cached_tokens, sequence.output_tokens
+        return Finished(now, request.id, ending.reason, prompt, cached, output, ending.detail)
 
     def _leave(self, sequence: Sequence) -> int:
         """Give back the blocks and the row of a running sequence; returns how many blocks became free."""
@@ -445,30 +458,21 @@ def _take_scores(chunk: Chunk, results: list[Result], now: Seconds) -> PromptSco
     return event
 
 
-def _take_drawn(chunk: Chunk, drawn: list[Result], now: Seconds, events: list[Event]) -> str | None:
+def _take_drawn(chunk: Chunk, drawn: list[Result], ends: Ends, now: Seconds, events: list[Event]) -> Ending | None:
     """Append the drawn tokens to the sequence, up to the first that is not what was proposed: what comes after it was
     drawn in a context that never came to be. Returns why the answer ends with them, if it does."""
     sequence, proposed = chunk.sequence, chunk.proposed
     if not drawn:
-        return None if sequence.remaining else "length"  # a prompt that was only to be scored
-    reason = None
+        return None if sequence.remaining else Ending("length")  # a prompt that was only to be scored
+    ending = None
     for place, (token, logprobs) in enumerate(drawn):
         sequence.known.append(token)
         events.append(Sampled(now, sequence.request.id, token, logprobs))
-        reason = _reason_to_stop(sequence)
-        if reason is not None or place == len(proposed) or proposed[place] != token:
+        ending = ends(sequence)
+        if ending is not None or place == len(proposed) or proposed[place] != token:
             break
         sequence.computed += 1
     if proposed:
         accepted = sequence.computed - chunk.start - chunk.tokens
         events.append(Speculated(now, sequence.request.id, len(proposed), accepted))
-    return reason
-
-
-def _reason_to_stop(sequence: Sequence) -> str | None:
-    """Why the sequence ends with its last token, if it does. The context window needs no look: ``submit`` has seen to
-    it that ``max_tokens`` ends the answer within it."""
-    request = sequence.request
-    if sequence.known[-1] in request.stop_tokens:
-        return "stop"
-    return "length" if sequence.output_tokens == request.max_tokens else None
+    return ending
