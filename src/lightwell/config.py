@@ -13,10 +13,16 @@ import msgspec
 from msgspec import Meta
 
 from lightwell.errors import StartupError
-from lightwell.units import Bytes, Seconds, Tokens, parse_bytes
+from lightwell.units import Bytes, Seconds, Tokens, parse_bytes, parse_seconds
 
 CONFIG_FILE = Path("lightwell.toml")
 _PREFIX = "LIGHTWELL_"
+
+# What --objective stands for, where nothing else is said; "balanced" is the defaults.
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "latency": {"max_num_seqs": 16, "max_num_batched_tokens": 256, "target_itl": "50ms", "target_ttft": "1s"},
+    "throughput": {"max_num_seqs": 256, "max_num_batched_tokens": 2048},
+}
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +61,18 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.02  # share of KV blocks kept free when a request is admitted
     speculative_config: SpeculativeConfig | None = None  # JSON; by default nothing is guessed
+    when_full: Literal["queue", "preempt", "reject"] = "preempt"  # what to do when there are no KV blocks
+    batching: Literal["continuous", "static"] = "continuous"
+    kv_allocation: Literal["paged", "reserved"] = "paged"
+    objective: Literal["latency", "balanced", "throughput"] = "balanced"  # values for what is not given: OBJECTIVES
+    # Durations such as 50ms or 1s.
+    target_itl: Annotated[Seconds, Meta(gt=0)] | None = None
+    target_ttft: Annotated[Seconds, Meta(gt=0)] | None = None
+    long_prefill_threshold: Annotated[Tokens, Meta(ge=1)] | None = None
+    max_prompt_tokens: Annotated[Tokens, Meta(ge=1)] | None = None
+    default_max_tokens: Annotated[Tokens, Meta(ge=1)] | None = None  # of a chat; by default the room left
+    max_output_tokens: Annotated[Tokens, Meta(ge=1)] | None = None
+    stop_repetition: bool = False
     pack_cache: bool = True  # keep packed weights on disk for the next start
     shutdown_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = 30.0
     step_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = (
@@ -68,7 +86,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         given = _file() | _variables() | {name: value for name, value in flags.items() if value is not None}
         settings: dict[str, Any] = {}
         complaints = []
-        for name, value in given.items():
+        for name, value in (OBJECTIVES.get(str(given.get("objective")), {}) | given).items():
             try:
                 settings[name] = _read(name, value)
             except (ValueError, KeyError) as error:
@@ -110,4 +128,6 @@ def _read(name: str, value: object) -> object:
                 value = msgspec.json.decode(value)
             case "kv_offload":
                 value = parse_bytes(value)
+            case "target_itl" | "target_ttft":
+                value = parse_seconds(value)
     return msgspec.convert(value, _TYPES[name], strict=False, dec_hook=lambda kind, text: kind(text))

@@ -62,6 +62,17 @@ def serve(
     speculative_config: Annotated[
         str | None, typer.Option(help='Guess tokens: \'{"method": "ngram"}\', or a draft_model with its "model".')
     ] = None,
+    when_full: Annotated[str | None, typer.Option(help="preempt (the default), queue or reject.")] = None,
+    batching: Annotated[str | None, typer.Option(help="continuous (the default) or static.")] = None,
+    kv_allocation: Annotated[str | None, typer.Option(help="paged (the default) or reserved.")] = None,
+    objective: Annotated[str | None, typer.Option(help="latency, balanced (the default) or throughput.")] = None,
+    target_itl: Annotated[str | None, typer.Option(help="Time between tokens to aim at, such as 50ms.")] = None,
+    target_ttft: Annotated[str | None, typer.Option(help="Time to first token to aim at, such as 1s.")] = None,
+    long_prefill_threshold: Annotated[int | None, typer.Option(help="Tokens from which a prompt gives way.")] = None,
+    max_prompt_tokens: Annotated[int | None, typer.Option(help="Longest prompt that is taken.")] = None,
+    default_max_tokens: Annotated[int | None, typer.Option(help="Longest chat answer, where none is asked.")] = None,
+    max_output_tokens: Annotated[int | None, typer.Option(help="Longest answer that may be asked for.")] = None,
+    stop_repetition: Annotated[bool | None, typer.Option(help="End answers that loop; off by default.")] = None,
     pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
     step_timeout_seconds: Annotated[

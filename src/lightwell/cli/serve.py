@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # what takes long to import is imported where it is needed, m
 
     from lightwell.checkpoints.checkpoint import Checkpoint
     from lightwell.config import ServeConfig, SpeculativeConfig
+    from lightwell.engine.options import PolicyOptions
     from lightwell.gateway.gateway import Gateway
     from lightwell.host.memory import KVPlan
     from lightwell.host.messages import Hello
@@ -65,6 +66,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
             kv_cache_dtype=config.kv_cache_dtype,
             speculation=speculation,
             kv_offload=config.kv_offload,
+            policies=policy_options(config),
         ),
         worker,
         config.step_timeout_seconds,
@@ -72,6 +74,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     import uvloop
 
     from lightwell.gateway.gateway import Gateway
+    from lightwell.gateway.lengths import LengthLimits
     from lightwell.text import load_template, load_tokenizer
 
     gateway = Gateway(
@@ -79,6 +82,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
         tokenizer=load_tokenizer(checkpoint),
         template=load_template(checkpoint, config.chat_template),
         model_names=config.served_model_name or [config.model],
+        lengths=LengthLimits(config.max_prompt_tokens, config.default_max_tokens, config.max_output_tokens),
     )
     gc.freeze()
     gc.enable()
@@ -97,6 +101,12 @@ def _draft(config: "ServeConfig") -> "tuple[SpeculativeConfig | None, Checkpoint
         return asked, None
     path = pull(asked.model)
     return structs.replace(asked, model=str(path)), open_checkpoint(path)
+
+
+def policy_options(config: "ServeConfig") -> "PolicyOptions":
+    from lightwell.engine.options import PolicyOptions
+
+    return PolicyOptions(**{name: getattr(config, name) for name in PolicyOptions.__struct_fields__})
 
 
 async def _serve(

@@ -32,6 +32,7 @@ class Delta:
     text: str
     scores: list[Score] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    finish_detail: str = ""  # more about the reason, such as "repetition"
     first: bool = False
     prompt: list[int] = field(default_factory=list)
     echo: Echo | None = None
@@ -56,6 +57,7 @@ class Answer:
         self.logprob = 0.0  # of all its tokens together, where the engine says it
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
+        self.finish_detail = ""
         self._detokenizer = detokenizer
         self._named_stops = named_stops
         self._echo, self._echoed = echo, echo is None
@@ -81,6 +83,7 @@ class Answer:
             ended = self.finish_reason is not None
             delta.scores = self._scores.release(delta.text, ended=ended, cut=self.stopped_by_string)
         delta.finish_reason, delta.stop_reason = self.finish_reason, self.stop_reason
+        delta.finish_detail = self.finish_detail
         if not self._echoed and self._echo is not None and self._echo.complete:
             delta.echo, self._echoed = self._echo, True
         return delta
@@ -92,7 +95,7 @@ class Answer:
                     self._echo.take(event)
                 return ""
             case Finished():
-                self.finish_reason = _finish_reason(event)
+                self.finish_reason, self.finish_detail = _finish_reason(event), event.detail
                 return self._detokenizer.finish()
             case Sampled():
                 drawn.append(event.token)

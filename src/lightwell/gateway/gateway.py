@@ -8,6 +8,7 @@ import lightwell
 from lightwell.errors import ModelNotFound, Overloaded
 from lightwell.gateway.cached import CachedTokens
 from lightwell.gateway.drain import Drain
+from lightwell.gateway.lengths import LengthLimits
 from lightwell.host.client import EngineClient
 from lightwell.text.chat import ChatTemplate
 from lightwell.text.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ class Gateway:
     template: ChatTemplate | None
     model_names: list[str]
     stalled_after: Seconds = _STALLED_AFTER_SECONDS
+    lengths: LengthLimits = field(default_factory=LengthLimits)
     drain: Drain = field(default_factory=Drain)
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: Metrics = field(init=False)

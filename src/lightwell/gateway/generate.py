@@ -73,6 +73,7 @@ async def joined(deltas: AsyncGenerator[list[Delta], None], answers: int) -> lis
                 choice.prompt = choice.prompt or delta.prompt
                 choice.echo = choice.echo or delta.echo
                 choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
+                choice.finish_detail = delta.finish_detail
     return whole
 
 

@@ -183,6 +183,8 @@ def answer_length(
     """
     if not prompt:
         raise InvalidRequest("The prompt is empty: there is nothing to continue.", param=param)
+    gateway.lengths.check(len(prompt), asked, param)
+    default = gateway.lengths.default(default)
     limit, what = gateway.window()
     room = limit - len(prompt)
     if asked is None and room >= 1:

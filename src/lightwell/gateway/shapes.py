@@ -44,7 +44,9 @@ class _Shape:
 
 
 def _ending(delta: Delta) -> Json:
-    return {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+    """``finish_details`` stands there only where there is more to say than the reason."""
+    details = {"finish_details": {"type": delta.finish_detail}} if delta.finish_detail else {}
+    return {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason} | details
 
 
 class ChatShape(_Shape):

@@ -6,10 +6,14 @@ from pathlib import Path
 
 from lightwell.checkpoints import open_checkpoint
 from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.engine.cost_model import CostModel
 from lightwell.engine.draft_model import DraftModel
 from lightwell.engine.engine import Engine
+from lightwell.engine.options import make_policies
+from lightwell.engine.policies import Policies, SchedulerLimits
+from lightwell.engine.probe import probe
 from lightwell.engine.prompt_lookup import PromptLookup
-from lightwell.engine.scheduler import Scheduler, SchedulerLimits
+from lightwell.engine.scheduler import Scheduler
 from lightwell.engine.speculation import Speculator
 from lightwell.errors import StartupError
 from lightwell.events import EventLog
@@ -53,19 +57,9 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
     memory = runtime.load(checkpoint)
     runtime.allocate(config.kv_blocks)
     offload = set_up_offload(config, runtime, memory.kv_bytes_per_block) if config.kv_offload else Offload(0, "off")
-    scheduler = Scheduler(
-        SchedulerLimits(
-            blocks=config.kv_blocks,
-            block_tokens=BLOCK_TOKENS,
-            context_tokens=config.context_tokens,
-            max_sequences=config.max_sequences,
-            max_step_tokens=config.max_step_tokens,
-            watermark=config.watermark,
-            prefix_cache=config.prefix_cache,
-            offload_slots=offload.slots,
-        )
-    )
-    speculator = make_speculator(config, checkpoint, scheduler.limits)
+    limits = scheduler_limits(config, offload.slots)
+    scheduler = Scheduler(limits, steered_policies(config, runtime, limits))
+    speculator = make_speculator(config, checkpoint, limits)
     hello = Hello(
         model=config.name,
         context_tokens=config.context_tokens,
@@ -104,3 +98,24 @@ def check_same_tokens(draft: Checkpoint, target: Checkpoint) -> None:
             f"The draft model {draft.path.name} has another vocabulary than {target.path.name}: its guesses would mean "
             "other tokens. Choose a smaller model of the same family."
         )
+
+
+def scheduler_limits(config: EngineConfig, offload_slots: int = 0) -> SchedulerLimits:
+    return SchedulerLimits(
+        blocks=config.kv_blocks,
+        block_tokens=BLOCK_TOKENS,
+        context_tokens=config.context_tokens,
+        max_sequences=config.max_sequences,
+        max_step_tokens=config.max_step_tokens,
+        watermark=config.watermark,
+        prefix_cache=config.prefix_cache,
+        offload_slots=offload_slots,
+    )
+
+
+def steered_policies(config: EngineConfig, runtime: Runtime, limits: SchedulerLimits) -> Policies:
+    """The policies asked for. Where they have a target to meet, the loaded runtime is tried out first."""
+    cost = CostModel()
+    if config.policies.steered:
+        probe(runtime, limits, time.monotonic, cost)
+    return make_policies(config.policies, cost)

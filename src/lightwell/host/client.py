@@ -41,8 +41,8 @@ class EngineClient(Protocol):
 
         Leaving the iteration early (break, cancellation, aclose) aborts the request. While an engine that died is
         being restarted the request waits, or goes on after a pause. Raises ContextLengthExceeded where the engine
-        rejects it, KillsEngine where it is what engines die of, EngineDied where none is started any more, Overloaded
-        where none has been loaded yet.
+        rejects it for good, KillsEngine where it is what engines die of, EngineDied where none is started any more,
+        Overloaded where none has been loaded yet, or where it rejects the request for now.
         """
         ...
 

@@ -4,14 +4,14 @@ from collections.abc import Generator
 
 from lightwell.engine.engine import Engine
 from lightwell.engine.request import Request
-from lightwell.errors import ContextLengthExceeded
 from lightwell.events import Finished, Rejected, Sampled
+from lightwell.host.rejection import rejection
 
 
 def generate(engine: Engine, request: Request) -> Generator[Sampled | Finished, None, None]:
     """Yield the request's tokens as they come; the last item is Finished. Closing the iterator aborts the request.
 
-    Raises ContextLengthExceeded where the engine rejects it.
+    Raises ContextLengthExceeded or Overloaded where the engine rejects it.
     """
     _, cursor, _ = engine.log.read(0)
     engine.submit(request)
@@ -22,9 +22,7 @@ def generate(engine: Engine, request: Request) -> Generator[Sampled | Finished, 
             for event in events:
                 match event:
                     case Rejected():
-                        prompt = len(request.tokens)
-                        needed = event.needed_tokens - prompt
-                        raise ContextLengthExceeded(prompt, needed, event.limit_tokens, event.limit)
+                        raise rejection(event, request)
                     case Sampled():
                         yield event
                     case Finished():

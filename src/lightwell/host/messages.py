@@ -10,6 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from lightwell.config import SpeculativeConfig
+from lightwell.engine.options import PolicyOptions
 from lightwell.engine.request import Request
 from lightwell.events import Event
 from lightwell.runtimes.base import KVCacheDtype
@@ -34,6 +35,7 @@ class EngineConfig(msgspec.Struct, frozen=True, array_like=True, tag=True):
     kv_cache_dtype: KVCacheDtype = "f16"  # of the CPU runtime
     speculation: SpeculativeConfig | None = None  # its model, if there is one, is the path of a checkpoint
     kv_offload: Bytes = 0  # on disk; 0 for none
+    policies: PolicyOptions = PolicyOptions()
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 
 from lightwell.engine.request import Request
-from lightwell.errors import ContextLengthExceeded, EngineDied, InvalidRequest, KillsEngine, Overloaded, StartupError
+from lightwell.errors import EngineDied, InvalidRequest, KillsEngine, Overloaded, StartupError
 from lightwell.events import Died, Event, Finished, Loaded, PromptScored, Rejected, Sampled, Stepped
 from lightwell.host.client import EngineStatus, Output, Phase
 from lightwell.host.ledger import Ledger
@@ -31,6 +31,7 @@ from lightwell.host.messages import (
     ToEngine,
 )
 from lightwell.host.process import WorkerProcess, spawn_worker
+from lightwell.host.rejection import rejection
 from lightwell.host.wire import Unpacker, pack
 from lightwell.units import Seconds
 
@@ -295,9 +296,7 @@ class Supervisor:
         self._give(request_id, InvalidRequest(why))
 
     def _rejection(self, event: Rejected) -> Exception:
-        request = self._requests.get(event.request)
-        prompt = len(request.tokens) if request else event.needed_tokens
-        return ContextLengthExceeded(prompt, event.needed_tokens - prompt, event.limit_tokens, event.limit)
+        return rejection(event, self._requests.get(event.request))
 
     def _fail_open(self, why: str) -> None:
         self._last_step = None

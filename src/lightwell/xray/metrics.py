@@ -16,7 +16,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from lightwell.events import (
+    FREE_BLOCKS,
     Admitted,
+    Blocked,
     Died,
     Event,
     Finished,
@@ -50,6 +52,7 @@ _COUNTERS = {
     "speculative_accepted_tokens": ("Guessed tokens that were right.", ["spec_decode_num_accepted_tokens"]),
     "requests_rejected": ("Requests that can never fit here.", []),
     "engine_deaths": ("Engine processes that ended and were replaced, or given up.", []),
+    "requests_overloaded": ("Requests refused because no KV blocks were free for them.", []),
 }
 _HISTOGRAMS = {
     "time_to_first_token_seconds": (
@@ -87,6 +90,12 @@ _GAUGES = {
 }
 _FINISHED = ("requests_finished", "Requests that ended, by reason.", ["request_success"])
 
+_BLOCKED: tuple[str, str, list[str]] = (
+    "requests_blocked",
+    "Times that the head of the queue had to wait, by what for: blocks, sequences or batch.",
+    [],
+)
+
 
 @dataclass(slots=True)
 class _Open:
@@ -115,6 +124,9 @@ class Metrics(Collector):
         name, meaning, aliases = _FINISHED
         self._finished = Counter(f"lightwell_{name}", meaning, (*_LABELS, "finished_reason"), registry=None)
         self._families.append((self._finished, name, aliases))
+        name, meaning, aliases = _BLOCKED
+        self._waits = Counter(f"lightwell_{name}", meaning, (*_LABELS, "reason"), registry=None)
+        self._families.append((self._waits, name, aliases))
         self._folds: dict[type, Callable[[Any], None]] = {
             Queued: self._queued,
             Admitted: self._admitted,
@@ -124,6 +136,7 @@ class Metrics(Collector):
             Preempted: self._preempted,
             Finished: self._ended,
             Rejected: self._rejected,
+            Blocked: self._blocked,
             Stepped: self._stepped,
             Loaded: self._loaded,
             Died: self._died,
@@ -241,7 +254,10 @@ class Metrics(Collector):
 
     def _rejected(self, event: Rejected) -> None:
         self._open.pop(event.request, None)
-        self._count("requests_rejected")
+        self._count("requests_overloaded" if event.limit == FREE_BLOCKS else "requests_rejected")
+
+    def _blocked(self, event: Blocked) -> None:
+        self._waits.labels(*self._labels, event.reason).inc()
 
     def _stepped(self, event: Stepped) -> None:
         self._used_blocks, self._total_blocks = event.used_blocks, event.total_blocks
