@@ -68,6 +68,23 @@ def test_serve_as_json(tiny):
     assert served["ttft_p99_seconds"] >= served["ttft_p50_seconds"] > 0
 
 
+def test_stall_tells_both_kinds_and_fails_over_a_target_that_is_missed(tiny):
+    flags = ["--streams", "2", "--prompt-tokens", "300", "--target-itl"]
+    lines = command("stall", tiny, *flags, "100s")
+    assert [(line["target"], line["target_itl_seconds"]) for line in lines] == [("with", 100.0), ("without", 100.0)]
+    assert all(line["tokens"] >= 2 and line["itl_p99_seconds"] >= line["itl_p50_seconds"] > 0 for line in lines)
+    missed = subprocess.run([*LIGHTWELL, "stall", tiny, *flags, "1us"], capture_output=True, text=True, timeout=120)
+    assert missed.returncode == 1
+    assert "p99 NOT under twice the target" in missed.stdout
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--target-itl", "soon"), ("--prompt-tokens", "600")])
+def test_stall_refuses_what_it_cannot_measure(tiny, flag, value):
+    refused = subprocess.run([*LIGHTWELL, "stall", tiny, flag, value], capture_output=True, text=True, timeout=60)
+    assert refused.returncode != 0
+    assert value in refused.stderr
+
+
 def test_machine_names_every_limit():
     lines = command("machine", "--size", "1MiB", "--repeat", "2", "--threads", "1")
     assert [(line["bytes"], line["threads"]) for line in lines if line["measure"] == "read"] == [(1 << 20, 1)]

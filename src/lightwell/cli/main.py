@@ -246,6 +246,44 @@ def bench_serve(
     command(model, url, load, threads, kv_cache_dtype, json)
 
 
+@bench.command("stall")
+def bench_stall(
+    model: Model,
+    streams: Annotated[int, typer.Option(min=1, help="Answers being written.")] = 8,
+    prompt_tokens: Annotated[int, typer.Option(min=2, help="Length of the prompt that arrives.")] = 6000,
+    target_itl: Annotated[str, typer.Option(help="Time between tokens to aim at.")] = "50ms",
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds; all their times count together.")] = 1,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Time between tokens of running answers while a long prompt is read, with --target-itl and without."""
+    from lightwell.cli.bench_stall import Stall
+    from lightwell.cli.bench_stall import bench_stall as command
+    from lightwell.units import parse_seconds
+
+    try:
+        target = parse_seconds(target_itl)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--target-itl") from None
+    if not command(model, Stall(streams, prompt_tokens, target, repeat), threads, json):
+        raise typer.Exit(1)
+
+
+@bench.command("batching")
+def bench_batching(
+    model: Annotated[str, typer.Argument(help="What to run; by default smollm2.")] = "smollm2",
+    trace: Annotated[Path | None, typer.Option(help="CSV with TIMESTAMP, ContextTokens, GeneratedTokens.")] = None,
+    virtual: Annotated[bool, typer.Option("--virtual", help="A modelled accelerator in virtual time.")] = False,
+    requests: Annotated[int | None, typer.Option(min=1, help="How many of the trace.")] = None,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Throughput, TTFT and wasted KV memory of static and continuous batching, reserved and paged."""
+    from lightwell.cli.bench_batching import bench_batching as command
+
+    command(model, trace, virtual, requests, threads, json)
+
+
 @bench.command("machine")
 def bench_machine(
     size: Annotated[list[str] | None, typer.Option(help="Working set to read, such as 96MiB; may be repeated.")] = None,
