@@ -52,6 +52,28 @@ def test_speculation_is_json_or_a_table():
     assert ServeConfig.load().speculative_config == SpeculativeConfig("ngram", None, 3)
 
 
+def test_durations_are_read_as_people_write_them():
+    config = ServeConfig.load(target_itl="50ms", target_ttft="1.5s")
+    assert (config.target_itl, config.target_ttft) == (0.05, 1.5)
+    with pytest.raises(StartupError, match="target_itl: 'soon' is not a duration"):
+        ServeConfig.load(target_itl="soon")
+    with pytest.raises(StartupError, match="target_itl"):
+        ServeConfig.load(target_itl="0ms")
+
+
+def test_an_objective_gives_what_nobody_else_says(monkeypatch):
+    assert ServeConfig.load(objective="balanced") == ServeConfig.load()
+    quick = ServeConfig.load(objective="latency", max_num_seqs=8)
+    assert (quick.max_num_seqs, quick.max_num_batched_tokens) == (8, 256)
+    assert (quick.target_itl, quick.target_ttft) == (0.05, 1.0)
+    monkeypatch.setenv("LIGHTWELL_OBJECTIVE", "throughput")
+    monkeypatch.setenv("LIGHTWELL_MAX_NUM_BATCHED_TOKENS", "1024")
+    much = ServeConfig.load()
+    assert (much.max_num_seqs, much.max_num_batched_tokens, much.target_itl) == (256, 1024, None)
+    with pytest.raises(StartupError, match="objective"):
+        ServeConfig.load(objective="fast")
+
+
 def test_switches_and_numbers_may_be_text(monkeypatch):
     for text, value in (("false", False), ("0", False), ("true", True), ("1", True)):
         monkeypatch.setenv("LIGHTWELL_PACK_CACHE", text)

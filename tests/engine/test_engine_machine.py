@@ -1,6 +1,9 @@
 """Anything may happen in any order: arrivals, aborts and steps, in a pool far too small, with shared prefixes, forks,
-answers that go on, guesses, tenants and priorities. After every step the books balance, and in the end every answer is
-what it would have been alone."""
+answers that go on, guesses, tenants, priorities and any choice of policies. After every step the books balance, and in
+the end every answer is what it would have been alone.
+
+Public reports of blocks freed twice or never on abort, preemption and disconnect: sglang-jax PR#994, sglang#18701, ATOM
+PR#1562."""
 
 from drafters import knowing, lying, random_guesses
 from driving import GREEDY, draft_model, finished, log, make_engine, outputs
@@ -9,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
+from lightwell.engine.options import PolicyOptions, make_policies
 from lightwell.engine.prompt_lookup import PromptLookup
 from lightwell.engine.request import Request
-from lightwell.events import Admitted, Finished, Preempted, Rejected
+from lightwell.events import FREE_BLOCKS, Admitted, Finished, Preempted, Rejected
 from lightwell.runtimes.fake import FakeModel, slow_reference
 from lightwell.sampling.params import SamplingParams
 
@@ -25,6 +29,16 @@ SPECULATORS = [
     PromptLookup,
     lambda: draft_model(MODEL, blocks=6),
 ]
+OPTIONS = st.builds(
+    PolicyOptions,
+    when_full=st.sampled_from(["preempt", "preempt", "queue", "reject"]),
+    batching=st.sampled_from(["continuous", "continuous", "static"]),
+    kv_allocation=st.sampled_from(["paged", "paged", "reserved"]),
+    target_itl=st.sampled_from([None, 0.05]),
+    target_ttft=st.sampled_from([None, 1.0]),
+    long_prefill_threshold=st.sampled_from([None, 20]),
+    stop_repetition=st.booleans(),
+)
 SAMPLINGS = [GREEDY, SamplingParams(temperature=1.0, seed=5), SamplingParams(temperature=0.8, seed=2**63)]
 
 
@@ -36,11 +50,19 @@ class EngineMachine(RuleBasedStateMachine):
         prefix_cache=st.booleans(),
         offload_slots=st.sampled_from([0, 1, 6, 40]),
         speculator=st.sampled_from(SPECULATORS),
+        options=OPTIONS,
     )
-    def start(self, speculator, **limits):
+    def start(self, speculator, options, **limits):
         self.engine = make_engine(
-            MODEL, speculator=speculator(), blocks=BLOCKS, context_tokens=CONTEXT, max_bypasses=BYPASSES, **limits
+            MODEL,
+            speculator=speculator(),
+            policies=make_policies(options),
+            blocks=BLOCKS,
+            context_tokens=CONTEXT,
+            max_bypasses=BYPASSES,
+            **limits,
         )
+        self.options = options
         self.requests: dict[str, Request] = {}
 
     @rule(
@@ -116,6 +138,10 @@ class EngineMachine(RuleBasedStateMachine):
             if not log(self.engine, Rejected, id):
                 self.check_answer(request, answers.get(id, []))
         assert self.engine.scheduler.pool.free_blocks == BLOCKS
+        full = [e for e in log(self.engine, Rejected) if e.limit == FREE_BLOCKS]
+        assert self.options.when_full == "reject" or not full
+        if self.options.when_full != "preempt":
+            assert not log(self.engine, Preempted)
 
     def check_answer(self, request: Request, answer: list[int]) -> None:
         answer, full = request.answer + answer, full_answer(request)

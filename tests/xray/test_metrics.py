@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightwell.events import (
+    FREE_BLOCKS,
     Admitted,
+    Blocked,
     Died,
     Finished,
     Loaded,
@@ -52,14 +54,14 @@ VLLM_HISTOGRAMS = {
 
 
 def values(metrics: Metrics) -> dict[str, float]:
-    """Every sample by its name, with the finished reason in brackets."""
+    """Every sample by its name, with the reason of an end or of a wait in brackets."""
     found = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:
             if sample.name.startswith(("lightwell_", "vllm:")):
                 assert (sample.labels["model_name"], sample.labels["engine"]) == ("tiny", "0")
             if "le" not in sample.labels:
-                reason = sample.labels.get("finished_reason")
+                reason = sample.labels.get("finished_reason", sample.labels.get("reason"))
                 name = sample.name if reason is None else f"{sample.name}[{reason}]"
                 assert name not in found
                 found[name] = sample.value
@@ -167,6 +169,17 @@ def test_a_rejected_request_leaves_the_queue(metrics):
     now = values(metrics)
     assert now["lightwell_requests_waiting"] == 0
     assert now["lightwell_requests_rejected_total"] == 2
+
+
+def test_a_full_cache_shows_as_refusals_or_as_waits_by_reason(metrics):
+    metrics.read([Queued(1.0, "a", 100, 50, 0), Rejected(1.0, "a", 160, 32, FREE_BLOCKS)])
+    metrics.read([Blocked(2.0, "b", reason, 5, 1) for reason in ("blocks", "sequences", "blocks")])
+    now = values(metrics)
+    assert now["lightwell_requests_waiting"] == 0
+    assert now["lightwell_requests_overloaded_total"] == 1
+    assert now["lightwell_requests_rejected_total"] == 0
+    assert now["lightwell_requests_blocked_total[blocks]"] == 2
+    assert now["lightwell_requests_blocked_total[sequences]"] == 1
 
 
 def test_a_request_that_outlives_its_engine_is_one_request(metrics):
