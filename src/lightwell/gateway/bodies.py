@@ -49,12 +49,27 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
 
 
-class Message(msgspec.Struct):
-    """Content in parts is checked where it is made into one text (text/chat.py)."""
+class CalledFunction(msgspec.Struct):
+    """``arguments`` are JSON, as the model wrote them."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[dict[str, Any]]
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class Message(msgspec.Struct):
+    """What each role has is checked in tools/conversation.py; parts of content where they are joined (text/chat.py)."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
     name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
 
 
 class ChatBody(GenerationBody, kw_only=True):
@@ -65,6 +80,9 @@ class ChatBody(GenerationBody, kw_only=True):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Candidates | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -85,6 +103,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
