@@ -49,6 +49,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     # What clients may call the model; by default the name it was started with. Commas separate names in a variable.
     served_model_name: list[str] = []
     chat_template: Path | None = None
+    # How the model writes tool calls; by default found from its chat template.
+    tool_call_parser: Literal["hermes", "llama3", "mistral", "gemma"] | None = None
     max_model_len: Annotated[Tokens, Meta(ge=1)] | None = None  # by default the model's own window
     max_num_seqs: Annotated[int, Meta(ge=1)] = 64
     max_num_batched_tokens: Annotated[Tokens, Meta(ge=1)] = 512

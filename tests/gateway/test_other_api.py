@@ -22,6 +22,7 @@ async def test_models_are_listed_with_their_window(client):
     assert (await client.get("/v1/models/alias")).json() == models["data"][1]
     assert models["data"][0]["meta"] == {
         "chat": True,
+        "tool_call_parser": "hermes",
         "weight_bytes": 1000,
         "workspace_bytes": 0,
         "kv_bytes": 0,

@@ -56,8 +56,6 @@ def test_what_is_not_served_is_refused_by_name_and_its_defaults_are_fine(kind, b
         ("echo", True),
         ("echo", 1),
         ("best_of", 3),
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
         ("modalities", ["text", "audio"]),
         ("prompt_logprobs", 0),
@@ -142,13 +140,16 @@ def test_wrong_types_and_values_name_the_parameter(name, value):
 @pytest.mark.parametrize(
     ("message", "param", "code"),
     [
-        ({"role": "user"}, "messages[0].content", "invalid_value"),
         ({"content": "hi"}, "messages[0].role", "invalid_value"),
         ({"role": "robot", "content": "hi"}, "messages[0].role", "invalid_value"),
         ({"role": "user", "content": 5}, "messages[0].content", "invalid_value"),
-        ({"role": "tool", "content": "4", "tool_call_id": "c"}, "messages[0].tool_call_id", "unsupported_parameter"),
-        ({"role": "tool", "content": "4"}, "messages[0].role", "unsupported_parameter"),
-        ({"role": "assistant", "content": "", "tool_calls": [{}]}, "messages[0].tool_calls", "unsupported_parameter"),
+        ({"role": "function", "content": "4", "name": "f"}, "messages[0].role", "unsupported_parameter"),
+        ({"role": "assistant", "content": "", "tool_calls": [{}]}, "messages[0].tool_calls[0].id", "invalid_value"),
+        (
+            {"role": "assistant", "content": "", "function_call": {}},
+            "messages[0].function_call",
+            "unsupported_parameter",
+        ),
         ("hi", "messages[0]", "invalid_value"),
     ],
 )

@@ -45,6 +45,9 @@ def serve(
     port: Annotated[int | None, typer.Option(help="By default 8000; 0 takes any free one.")] = None,
     served_model_name: Annotated[list[str] | None, typer.Option(help="What clients call the model.")] = None,
     chat_template: TemplateFile = None,
+    tool_call_parser: Annotated[
+        str | None, typer.Option(help="hermes, llama3, mistral or gemma; by default what fits the template.")
+    ] = None,
     max_model_len: MaxModelLen = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most sequences in a step; by default 64.")] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(help="Most tokens in a step; by default 512.")] = None,

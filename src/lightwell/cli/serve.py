@@ -83,6 +83,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
         template=load_template(checkpoint, config.chat_template),
         model_names=config.served_model_name or [config.model],
         lengths=LengthLimits(config.max_prompt_tokens, config.default_max_tokens, config.max_output_tokens),
+        tool_call_parser=config.tool_call_parser,
     )
     gc.freeze()
     gc.enable()

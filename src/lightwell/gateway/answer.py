@@ -4,6 +4,7 @@ A non-streamed answer is the same deltas, joined.
 """
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from lightwell.engine.request import Request
@@ -11,12 +12,13 @@ from lightwell.errors import EngineDied
 from lightwell.events import Finished, PromptScored, Sampled
 from lightwell.gateway.echo import Echo
 from lightwell.gateway.scores import HeldScores, Score, finite
+from lightwell.gateway.tools.parser import CallDelta, Parser, merged
 from lightwell.host.client import Output
 from lightwell.text.detokenizer import Detokenizer
 from lightwell.text.tokenizer import Tokenizer
 from lightwell.units import Tokens
 
-FinishReason: TypeAlias = Literal["stop", "length"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Delta:
 
     index: int
     text: str
+    calls: list[CallDelta] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     finish_detail: str = ""  # more about the reason, such as "repetition"
@@ -50,15 +53,17 @@ class Answer:
         *,
         echo: Echo | None = None,
         named_stops: frozenset[int] = frozenset(),
+        parser: Parser | None = None,
     ) -> None:
-        """``named_stops``: the stop tokens that the client named, which are told as the reason."""
+        """``named_stops``: the stop tokens that the client named, which are told as the reason. ``parser``: tells tool
+        calls apart from the text; once it is full the answer ends."""
         self.index, self.request = index, request
         self.output_tokens: Tokens = 0
         self.logprob = 0.0  # of all its tokens together, where the engine says it
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
         self.finish_detail = ""
-        self._detokenizer = detokenizer
+        self._detokenizer, self._parser = detokenizer, parser
         self._named_stops = named_stops
         self._echo, self._echoed = echo, echo is None
         self._scores: HeldScores | None = None
@@ -70,23 +75,51 @@ class Answer:
     def stopped_by_string(self) -> bool:
         return self._detokenizer.stopped_by is not None
 
+    @property
+    def ended_here(self) -> bool:
+        """By what was read in the text, which the engine does not know of."""
+        return self.stopped_by_string or (self._parser is not None and self._parser.full)
+
     def feed(self, events: list[Output]) -> Delta:
         """Take what the engine said since the last call. After a stop string the rest of the events is left aside."""
         delta = Delta(self.index, "")
         if not self._begun:
             delta.first, delta.prompt, self._begun = True, self.request.tokens, True
+        written = ""
         for event in events:
-            delta.text += self._take(event, delta.tokens)
+            text = self._take(event, delta.tokens)
+            written += text
+            self._add(text, delta)
             if self.finish_reason is not None:
                 break
         if self._scores is not None:
             ended = self.finish_reason is not None
-            delta.scores = self._scores.release(delta.text, ended=ended, cut=self.stopped_by_string)
+            delta.scores = self._scores.release(written, ended=ended, cut=self.stopped_by_string)
         delta.finish_reason, delta.stop_reason = self.finish_reason, self.stop_reason
         delta.finish_detail = self.finish_detail
         if not self._echoed and self._echo is not None and self._echo.complete:
             delta.echo, self._echoed = self._echo, True
         return delta
+
+    def _add(self, text: str, delta: Delta) -> None:
+        """The next text as content and calls. An answer that called ended for that, unless it was cut off."""
+        if self._parser is None:
+            delta.text += text
+            return
+        content, calls = self._parser.feed(text)
+        if self.finish_reason is not None:
+            rest, more = self._parser.finish()
+            content, calls = content + rest, calls + more
+        if self.finish_reason != "length" and (self._parser.full or (self.finish_reason and self._parser.whole)):
+            self.finish_reason = "tool_calls"
+        delta.text += content
+        delta.calls = merged([*delta.calls, *map(self._with_id, calls)])
+
+    def _with_id(self, call: CallDelta) -> CallDelta:
+        """Each call's id follows from the request's: a client sends it back with the result."""
+        if call.name is not None:
+            call.id = "call_" + blake2b(f"{self.request.id} {call.index}".encode(), digest_size=12).hexdigest()
+        return call
 
     def _take(self, event: Output, drawn: list[int]) -> str:
         match event:

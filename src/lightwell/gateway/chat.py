@@ -13,6 +13,8 @@ from lightwell.gateway.plan import Prompt, answer_length, plan
 from lightwell.gateway.prompts import encode_messages
 from lightwell.gateway.reply import reply
 from lightwell.gateway.shapes import ChatShape
+from lightwell.gateway.tools.asked import tools_of
+from lightwell.gateway.tools.calling import calling_for
 from lightwell.units import Tokens
 
 
@@ -33,16 +35,18 @@ def chat_routes(gateway: Gateway) -> list[Route]:
 async def _plan(gateway: Gateway, body: ChatBody) -> Generation:
     gateway.known_model(body.model)
     gateway.admit()
-    asked, logprobs = _asked_length(body), _logprobs(body)
+    asked, logprobs, tools = _asked_length(body), _logprobs(body), tools_of(body)
+    calling = None if tools is None else await calling_for(gateway, tools)
     prompt = await encode_messages(
         gateway,
         body.messages,
         body.add_generation_prompt,
         body.chat_template_kwargs,
+        tools,
         continue_final_message=bool(body.continue_final_message),
     )
     length = answer_length(gateway, prompt, asked, None, "messages")
-    return plan(gateway, body, "chatcmpl", [Prompt(prompt, length)], logprobs)
+    return plan(gateway, body, "chatcmpl", [Prompt(prompt, length)], logprobs, calling=calling)
 
 
 def _asked_length(body: ChatBody) -> Tokens | None:

@@ -3,14 +3,16 @@
 import hashlib
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import lightwell
 from lightwell.errors import ModelNotFound, Overloaded
 from lightwell.gateway.cached import CachedTokens
 from lightwell.gateway.drain import Drain
 from lightwell.gateway.lengths import LengthLimits
+from lightwell.gateway.tools.dialect import Dialect, find_dialect
 from lightwell.host.client import EngineClient
-from lightwell.text.chat import ChatTemplate
+from lightwell.text.chat import ChatTemplate, NoChatTemplate
 from lightwell.text.tokenizer import Tokenizer
 from lightwell.units import Seconds, Tokens
 from lightwell.xray.metrics import Metrics
@@ -20,12 +22,14 @@ _STALLED_AFTER_SECONDS = 30.0  # far longer than any step should take
 
 @dataclass
 class Gateway:
-    """``model_names``: what clients may call the model; the first is its own. No template: the model has no chat."""
+    """``model_names``: what clients may call the model; the first is its own. No template: the model has no chat.
+    ``tool_call_parser``: the name of one, or None to find the one that fits the template."""
 
     engine: EngineClient
     tokenizer: Tokenizer
     template: ChatTemplate | None
     model_names: list[str]
+    tool_call_parser: str | None = None
     stalled_after: Seconds = _STALLED_AFTER_SECONDS
     lengths: LengthLimits = field(default_factory=LengthLimits)
     drain: Drain = field(default_factory=Drain)
@@ -51,6 +55,13 @@ class Gateway:
             return name or self.model_names[0]
         served = ", ".join(self.model_names)
         raise ModelNotFound(f"The model {name!r} is not served here; this server has: {served}.", param="model")
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How this model calls tools, found by the first chat. Raises NoChatTemplate."""
+        if self.template is None:
+            raise NoChatTemplate
+        return find_dialect(self.tokenizer, self.template, self.tool_call_parser)
 
     def window(self) -> tuple[Tokens, str]:
         """The most tokens of prompt and answer together, and what sets that limit. Raises Overloaded while loading."""

@@ -10,6 +10,7 @@ from typing import Any, Self
 from lightwell.engine.request import Request
 from lightwell.gateway.answer import Answer, Delta, usage
 from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.tools.parser import merged
 from lightwell.host.client import EngineClient, Output
 
 
@@ -48,8 +49,8 @@ async def run(gateway: Gateway, generation: Generation) -> AsyncGenerator[list[D
 
 
 def _stop(gateway: Gateway, answer: Answer, arrivals: "_Arrivals") -> None:
-    """Where a stop string ended the answer, the engine does not know yet."""
-    if answer.stopped_by_string:
+    """Where its text ended the answer, by a stop string or a call, the engine does not know yet."""
+    if answer.ended_here:
         gateway.metrics.stopped(answer.request.id)
         arrivals.leave(answer.index)
 
@@ -68,6 +69,7 @@ async def joined(deltas: AsyncGenerator[list[Delta], None], answers: int) -> lis
             for delta in batch:
                 choice = whole[delta.index]
                 choice.text += delta.text
+                choice.calls = merged([*choice.calls, *delta.calls])
                 choice.scores += delta.scores
                 choice.tokens += delta.tokens
                 choice.prompt = choice.prompt or delta.prompt

@@ -40,6 +40,7 @@ def _meta(gateway: Gateway) -> dict[str, Any]:
     hello = gateway.engine.hello
     return {
         "chat": gateway.template is not None,
+        "tool_call_parser": None if gateway.template is None else gateway.dialect.parser.name,
         "weight_bytes": hello.weight_bytes,
         "workspace_bytes": hello.workspace_bytes,
         "kv_bytes": hello.kv_bytes,

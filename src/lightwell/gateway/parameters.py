@@ -26,7 +26,6 @@ ACCEPTED = frozenset(
         "prompt_cache_key",
         "prompt_cache_retention",
         "prompt_cache_options",
-        "parallel_tool_calls",
         "include_reasoning",
     }
 )
@@ -40,6 +39,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (False, True),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -90,11 +90,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 _REFUSED_WITHIN: dict[str, dict[str, tuple[Any, ...]]] = {"stream_options": {"continuous_usage_stats": (False,)}}
 _ACCEPTED_WITHIN = {"stream_options": {"include_usage", "include_obfuscation"}}
-_ACCEPTED_IN_MESSAGE = {"role", "content", "name"}
+_ACCEPTED_IN_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id"}
 _REFUSED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
-    "tool_calls": ([],),
     "function_call": (),
-    "tool_call_id": (),
     "audio": (),
     "refusal": (),
 }
@@ -148,9 +146,11 @@ def _screen_nested(fields: dict[str, Any]) -> list[str]:
     for index, message in enumerate(messages if isinstance(messages, list) else []):
         if isinstance(message, dict):
             ignored += _screen(message, f"messages[{index}].", _REFUSED_IN_MESSAGE, _ACCEPTED_IN_MESSAGE)
-            if message.get("role") in ("tool", "function"):
+            if message.get("role") == "function":
                 param = f"messages[{index}].role"
-                raise UnsupportedParameter("Messages of tools are not supported by this server.", param=param)
+                raise UnsupportedParameter(
+                    "Messages of the role 'function' are not supported by this server: use 'tool'.", param=param
+                )
     return ignored
 
 

@@ -16,6 +16,7 @@ from lightwell.gateway.bodies import GenerationBody
 from lightwell.gateway.echo import Echo
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
+from lightwell.gateway.tools.calling import Calling
 from lightwell.sampling.params import SamplingParams
 from lightwell.text.detokenizer import Detokenizer
 from lightwell.units import Tokens
@@ -40,12 +41,14 @@ def plan(
     prompts: list[Prompt],
     logprobs: int | None,
     best_of: int | None = None,
+    calling: Calling | None = None,
 ) -> Generation:
-    """``n`` choices for each prompt, out of ``best_of`` if that is more. ``prefix`` begins the answer's id."""
+    """``n`` choices for each prompt, out of ``best_of`` if that is more. ``prefix`` begins the answer's id. With
+    ``calling`` each choice is read for tool calls."""
     choices = body.n or 1
     candidates = best_of or choices
     generation_id = f"{prefix}-{uuid.uuid4().hex}"
-    common = _common_request(gateway, body, 0 if logprobs is None and candidates > choices else logprobs)
+    common = _common_request(gateway, body, 0 if logprobs is None and candidates > choices else logprobs, calling)
     answers: list[Answer] = []
     for prompt in prompts:
         _check_least(body, prompt)
@@ -60,7 +63,7 @@ def plan(
                 fork_of=answers[first].request.id if index > first else "",
                 prompt_logprobs=_prompt_logprobs(prompt, index - first, logprobs),
             )
-            answers.append(_answer(gateway, body, index, request, prompt.echo))
+            answers.append(_answer(gateway, body, index, request, prompt.echo, calling))
     return Generation(
         id=generation_id,
         created=int(time.time()),
@@ -72,7 +75,7 @@ def plan(
     )
 
 
-def _common_request(gateway: Gateway, body: GenerationBody, logprobs: int | None) -> Request:
+def _common_request(gateway: Gateway, body: GenerationBody, logprobs: int | None, calling: Calling | None) -> Request:
     """What the engine requests of all choices have in common."""
     return Request(
         id="",
@@ -83,13 +86,27 @@ def _common_request(gateway: Gateway, body: GenerationBody, logprobs: int | None
         priority=body.priority or 0,
         salt=body.cache_salt or "",
         min_tokens=body.min_tokens or 0,
+        grammar=calling.grammar if calling else "",
     )
 
 
-def _answer(gateway: Gateway, body: GenerationBody, index: int, request: Request, echo: Echo | None) -> Answer:
-    named_stops = frozenset(body.stop_token_ids or ())
-    detokenizer = _detokenizer(gateway, body)
-    return Answer(index, request, gateway.tokenizer, detokenizer, echo=echo, named_stops=named_stops)
+def _answer(
+    gateway: Gateway,
+    body: GenerationBody,
+    index: int,
+    request: Request,
+    echo: Echo | None,
+    calling: Calling | None,
+) -> Answer:
+    return Answer(
+        index,
+        request,
+        gateway.tokenizer,
+        _detokenizer(gateway, body, calling.shown if calling else frozenset()),
+        echo=echo,
+        named_stops=frozenset(body.stop_token_ids or ()),
+        parser=calling.parser() if calling else None,
+    )
 
 
 def _prompt_logprobs(prompt: Prompt, choice: int, logprobs: int | None) -> int | None:
@@ -157,12 +174,13 @@ def _stop_tokens(gateway: Gateway, body: GenerationBody) -> frozenset[int]:
     return frozenset(body.stop_token_ids or ()) if body.ignore_eos else stop_tokens
 
 
-def _detokenizer(gateway: Gateway, body: GenerationBody) -> Detokenizer:
+def _detokenizer(gateway: Gateway, body: GenerationBody, shown: frozenset[int]) -> Detokenizer:
     return Detokenizer(
         gateway.tokenizer,
         stop=[body.stop] if isinstance(body.stop, str) else body.stop or (),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
+        shown=shown,
     )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from lightwell.errors import InvalidRequest
 from lightwell.gateway.bodies import Message, TokenPrompt
 from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.tools.asked import Tools
+from lightwell.gateway.tools.conversation import for_template
 from lightwell.text.chat import encode_chat
 
 _LONG_CHARACTERS = 8192  # encoding this many takes some milliseconds, in which no stream would get its token
@@ -28,10 +30,12 @@ async def encode_messages(
     messages: list[Message],
     add_generation_prompt: bool | None,
     variables: dict[str, Any] | None,
+    tools: Tools | None = None,
     *,
     continue_final_message: bool = False,
 ) -> list[int]:
-    """Token ids of a conversation through the model's chat template, which also reads ``variables``.
+    """Token ids of a conversation through the model's chat template, which also reads ``variables``. A template that
+    does not know tools gets them in words (tools/conversation.py).
 
     Raises InvalidRequest where the template refuses it, NoChatTemplate where there is none.
     """
@@ -43,11 +47,15 @@ async def encode_messages(
             f"{min(taken)!r} is not for the template: it has its own place.", param="chat_template_kwargs"
         )
 
+    dialect = gateway.dialect
+    plain = for_template(messages, tools, dialect)
+
     def encode() -> list[int]:
         return encode_chat(
             gateway.tokenizer,
             gateway.template,
-            [_plain(message) for message in messages],
+            plain,
+            tools=tools.functions if tools is not None and dialect.native else None,
             add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
             continue_final_message=continue_final_message,
             **more,
@@ -68,6 +76,11 @@ def _check_continues(messages: list[Message], add_generation_prompt: bool | None
             f"'continue_final_message' needs a last message of the assistant; this one is of the {messages[-1].role}.",
             param="continue_final_message",
         )
+    if messages[-1].tool_calls:
+        raise InvalidRequest(
+            "'continue_final_message' cannot go on with a last message that calls tools: give their results.",
+            param="continue_final_message",
+        )
 
 
 def check_tokens(gateway: Gateway, tokens: TokenPrompt, param: str) -> list[int]:
@@ -83,13 +96,9 @@ async def _beside_the_loop_if(long: bool, encode: Callable[[], list[int]]) -> li
     return await asyncio.to_thread(encode) if long else encode()
 
 
-def _plain(message: Message) -> dict[str, Any]:
-    """As templates know it: what OpenAI now calls developer is their system."""
-    role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": message.content}
-    return plain if message.name is None else plain | {"name": message.name}
-
-
 def _characters(message: Message) -> int:
     """About how long the message is."""
-    return len(message.content) if isinstance(message.content, str) else sum(len(str(part)) for part in message.content)
+    calls = sum(len(call.function.arguments) for call in message.tool_calls or ())
+    if isinstance(message.content, str):
+        return len(message.content) + calls
+    return sum(len(str(part)) for part in message.content or ()) + calls

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from lightwell.gateway.answer import Delta
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.scores import Score
+from lightwell.gateway.tools.parser import CallDelta
 
 Json = dict[str, Any]
 
@@ -58,11 +59,15 @@ class ChatShape(_Shape):
         scores = _of_shown(delta)
         if self._says(delta, scores):
             yield _chunk(delta.index, {"content": delta.text}, self._scores(scores)) | self._ids(delta)
+        if delta.calls:
+            yield _chunk(delta.index, {"tool_calls": [_call_chunk(call) for call in delta.calls]}, None)
         if delta.finish_reason is not None:
             yield _chunk(delta.index, {}, None) | _ending(delta)
 
     def choice(self, whole: Delta) -> Json:
-        message = {"role": "assistant", "content": whole.text, "refusal": None}
+        message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+        if whole.calls:
+            message |= {"content": whole.text or None, "tool_calls": [_call(call) for call in whole.calls]}
         choice = {"index": whole.index, "message": message, "logprobs": self._scores(_of_shown(whole))}
         return choice | _ending(whole) | self._ids(whole)
 
@@ -81,6 +86,16 @@ class ChatShape(_Shape):
 
     def _token(self, token: int, piece: bytes, logprob: float | None) -> Json:
         return {"token": self._name(token, piece), "logprob": logprob, "bytes": list(piece)}
+
+
+def _call(call: CallDelta) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _call_chunk(call: CallDelta) -> Json:
+    """Which call it is, everything about it once, and then only more of its arguments."""
+    more = {"function": {"arguments": call.arguments}} if call.name is None else _call(call)
+    return {"index": call.index, **more}
 
 
 def _of_shown(delta: Delta) -> list[Score]:

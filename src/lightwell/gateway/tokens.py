@@ -13,6 +13,7 @@ from lightwell.gateway.parameters import read_body
 from lightwell.gateway.prompts import check_tokens, encode_messages, encode_text
 from lightwell.gateway.reply import json_response
 from lightwell.gateway.shapes import token_name
+from lightwell.gateway.tools.asked import offered_tools
 
 
 def token_routes(gateway: Gateway) -> list[Route]:
@@ -42,6 +43,7 @@ async def _encode(gateway: Gateway, body: TokenizeBody) -> list[int]:
             body.messages,
             body.add_generation_prompt,
             body.chat_template_kwargs,
+            offered_tools(body.tools),
             continue_final_message=bool(body.continue_final_message),
         )
     if body.prompt is not None and body.messages is None:

@@ -15,8 +15,8 @@ class Detokenizer:
     The pieces that ``feed`` and ``finish`` return, joined, are ``Tokenizer.decode`` of all tokens up to where the
     first stop string is complete (it is left out, or kept with ``include_stop``); bytes that are not UTF-8 become
     U+FFFD there and here alike. Only what may yet become a character or a stop string is held back.
-    ``skip_special``: control tokens add nothing to the text. ``continues``: the answer goes on from a prompt, so a
-    leading space is its own.
+    ``skip_special``: control tokens add nothing to the text, but for those in ``shown``. ``continues``: the answer goes
+    on from a prompt, so a leading space is its own.
     """
 
     def __init__(
@@ -26,9 +26,10 @@ class Detokenizer:
         stop: Sequence[str] = (),
         include_stop: bool = False,
         skip_special: bool = True,
+        shown: frozenset[int] = frozenset(),
         continues: bool = True,
     ) -> None:
-        self.pieces = tokenizer.pieces(skip_special)  # what each token adds to the text, by id
+        self.pieces = tokenizer.pieces(skip_special, shown)  # what each token adds to the text, by id
         self._decoder = _Utf8Decoder("replace")
         self._strips_space = tokenizer.vocabulary.strips_first_space and not continues
         self._searches = bool(stop)

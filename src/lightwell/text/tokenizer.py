@@ -104,9 +104,14 @@ class Tokenizer:
             data = data.removeprefix(b" ")
         return data.decode("utf-8", "replace")
 
-    def pieces(self, skip_special: bool) -> Sequence[bytes]:
-        """The bytes that each token adds to a text, by id."""
-        return self.vocabulary.shown_pieces if skip_special else self.vocabulary.pieces
+    def pieces(self, skip_special: bool, shown: frozenset[int] = frozenset()) -> Sequence[bytes]:
+        """The bytes that each token adds to a text, by id. ``shown`` are control tokens that do so in any case."""
+        if not skip_special or not shown:
+            return self.vocabulary.shown_pieces if skip_special else self.vocabulary.pieces
+        pieces = self.vocabulary.shown_pieces.copy()
+        for token in shown:
+            pieces[token] = self.vocabulary.pieces[token]
+        return pieces
 
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes of one token; for a control token, of its name."""

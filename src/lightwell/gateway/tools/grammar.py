@@ -1,0 +1,62 @@
+"""The grammar of an answer that has to call: a Lark grammar as llguidance reads it, from the tools' schemas."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lightwell.gateway.tools.asked import Tools
+from lightwell.gateway.tools.parser import Parser
+from lightwell.text.tokenizer import Tokenizer
+
+_LARGEST_BYTES = 1 << 16  # of one function's schema; larger ones take long to compile
+_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
+_MOST_CALLS = 16  # in one answer: without a bound a small model goes on until its tokens are used up
+# As templates write arguments back into the conversation, so that the next turn finds its prefix in the cache. Free
+# white space would also be what a small model can write for ever.
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def forced_grammar(parser: type[Parser], tools: Tools, tokenizer: Tokenizer) -> str:
+    """One call or more of the ``forced`` functions and nothing else, in the parser's style.
+
+    Control tokens that the style is written with are those tokens, by id.
+    """
+    calls = [f"call_{index}" for index in range(len(tools.forced))]
+    further = (tools.most or _MOST_CALLS) - 1
+    between = f"({_literal(parser.between, tokenizer)} call){{0,{further}}}" if further else ""
+    start = [_literal(parser.opening, tokenizer), "call", between, _literal(parser.closing, tokenizer)]
+    rules = [f"start: {_sequence(start)}", f"call: {' | '.join(calls)}"]
+    for rule, name in zip(calls, tools.forced, strict=True):
+        before, after = parser.around(name)
+        written = [_literal(before, tokenizer), _json(tools.schemas[name]), _literal(after, tokenizer)]
+        rules.append(f"{rule}: {_sequence(written)}")
+    return "\n".join(rules) + "\n"
+
+
+def arguments_grammar(schema: Mapping[str, Any]) -> str:
+    """The arguments of one function alone."""
+    return f"start: {_json(schema)}\n"
+
+
+def complaint_about(grammar: str) -> str:
+    """Why a grammar cannot be used, in llguidance's words without the grammar itself; empty where it can."""
+    from llguidance import LLMatcher
+
+    if len(grammar.encode()) > _LARGEST_BYTES:
+        return f"it is larger than {_LARGEST_BYTES} bytes."
+    complaint: str = LLMatcher.validate_grammar(grammar)
+    return _PLACE.sub("", complaint.partition("\n")[0])
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": _SPACING}, ensure_ascii=False)
+
+
+def _literal(text: str, tokenizer: Tokenizer) -> str:
+    parts = tokenizer.specials.split(text)
+    return _sequence(f"<[{part}]>" if isinstance(part, int) else json.dumps(part, ensure_ascii=False) for part in parts)
+
+
+def _sequence(parts: Iterable[str]) -> str:
+    return " ".join(part for part in parts if part)

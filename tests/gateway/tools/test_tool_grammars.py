@@ -1,0 +1,142 @@
+"""Grammars of forced calls: whatever a model draws under one, the parser reads back as calls with valid arguments."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from lightwell.gateway.tools.asked import offered_tools
+from lightwell.gateway.tools.dialect import STYLES
+from lightwell.gateway.tools.grammar import arguments_grammar, complaint_about, forced_grammar
+from lightwell.gateway.tools.parser import merged
+from lightwell.text.tokenizer import Tokenizer
+from lightwell.text.vocabulary import ControlToken, Vocabulary
+from tests.gateway.fake_engine import EOS, byte_tokenizer
+
+SETS = ("simple_python_first100", "multiple_first40", "parallel_first40", "irrelevance_first30")
+PYTHON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
+MARKERS = ("[TOOL_CALLS]", "[ARGS]", "<tool_call>")
+MOST_TOKENS = 4000
+
+
+def marked_tokenizer() -> Tokenizer:
+    """The byte tokenizer with some markers of calls as control tokens."""
+    plain = byte_tokenizer()
+    first = plain.vocab_size
+    control = (*plain.vocabulary.control, *(ControlToken(first + n, name) for n, name in enumerate(MARKERS)))
+    pieces = [*plain.vocabulary.pieces, *(name.encode() for name in MARKERS)]
+    vocabulary = Vocabulary(pieces, control, plain.bos_id, plain.eos_id, True, plain.stop_ids)
+    return Tokenizer(plain._model, vocabulary)
+
+
+class Words:
+    """A vocabulary as llguidance takes it: control tokens begin with a byte that no text has."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        special = tokenizer.special_ids
+        self.eos_token_id, self.bos_token_id = EOS, tokenizer.bos_id
+        self.tokens = [
+            b"\xff" + piece if token in special else piece for token, piece in enumerate(tokenizer.vocabulary.pieces)
+        ]
+        self.special_token_ids = sorted(special)
+
+    def __call__(self, text: Any) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+TOKENIZERS = [byte_tokenizer(), marked_tokenizer()]
+WORDS = [LLTokenizer(TokenizerWrapper(Words(tokenizer))) for tokenizer in TOKENIZERS]
+
+
+def walk(grammar: str, words: LLTokenizer, draw: random.Random) -> list[int]:
+    """Tokens drawn at random under a grammar, with a taste for ending what has begun."""
+    matcher = LLMatcher(words, grammar, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    tokens: list[int] = []
+    while not matcher.is_stopped():
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        allowed = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+        ends = [token for token in (EOS, *b'"}]') if token in allowed]
+        token = draw.choice(ends) if ends and draw.random() < 0.7 else int(draw.choice(allowed))
+        assert matcher.consume_token(token)
+        tokens.append(token)
+        assert len(tokens) < MOST_TOKENS
+    return tokens
+
+
+def json_schema(parameters: Any) -> Any:
+    """The collection names types as Python does."""
+    if isinstance(parameters, list):
+        return [json_schema(item) for item in parameters]
+    if not isinstance(parameters, dict):
+        return parameters
+    kind = parameters.get("type")
+    named = {key: json_schema(value) for key, value in parameters.items() if not (key == "type" and kind == "any")}
+    return named | ({"type": PYTHON_TYPES[kind]} if isinstance(kind, str) and kind in PYTHON_TYPES else {})
+
+
+def samples(shared: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    for name in SETS:
+        for line in (shared / f"data/corpora/tool-calling/BFCL_v4_{name}.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            tools = [{"type": "function", "function": json_schema(function)} for function in row["function"]]
+            yield row["id"], tools
+
+
+def calls_of(style, tools, tokens: list[int], tokenizer: Tokenizer) -> tuple[str, list[tuple[str, Any]]]:
+    parser = style(tools.schemas.keys(), tools.most)
+    ended = tokens[:-1] if tokens[-1] == EOS else tokens
+    text = tokenizer.decode(ended, skip_special=False, continues=True)
+    outcomes = [parser.feed(text), parser.finish()]
+    calls = merged([call for _, found in outcomes for call in found])
+    assert parser.whole == len(calls) >= 1
+    return "".join(said for said, _ in outcomes), [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+@pytest.mark.slow
+def test_every_sample_of_the_collection_is_held_to_its_functions(shared):
+    """Random text under the grammar of each sample's tools: all of it is calls, and all arguments fit their schema."""
+    draw = random.Random(1)
+    walked = refused = 0
+    for number, (name, offer) in enumerate(samples(shared)):
+        tools = offered_tools(offer)
+        assert tools is not None
+        complaints = [text for schema in tools.schemas.values() if (text := complaint_about(arguments_grammar(schema)))]
+        if complaints:
+            refused += 1
+            continue
+        tools = type(tools)(tools.functions, tools.schemas, tuple(tools.schemas))
+        style, which = STYLES[number % len(STYLES)], number // len(STYLES) % 2
+        tokens = walk(forced_grammar(style, tools, TOKENIZERS[which]), WORDS[which], draw)
+        said, calls = calls_of(style, tools, tokens, TOKENIZERS[which])
+        assert said == "", name
+        for function, arguments in calls:
+            jsonschema.validate(arguments, tools.schemas[function])
+        walked += 1
+    assert (walked, refused) == (210, 0)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_named_function_is_called_exactly_once(style):
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/n"}},
+        "required": ["a"],
+        "$defs": {"n": {"type": "integer"}},
+    }
+    offer = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in ("f", "g")]
+    tools = offered_tools(offer)
+    tools = type(tools)(tools.functions, tools.schemas, ("g",), 1)
+    for seed in range(5):
+        tokens = walk(forced_grammar(style, tools, TOKENIZERS[1]), WORDS[1], random.Random(seed))
+        said, calls = calls_of(style, tools, tokens, TOKENIZERS[1])
+        assert said == ""
+        [(name, arguments)] = calls
+        assert name == "g"
+        jsonschema.validate(arguments, schema)
