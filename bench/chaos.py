@@ -2,9 +2,9 @@
 
     python -m bench.chaos [--model smollm2] [--streams 64] [--kills 20] [--seed 1]
 
-Streams ask one request after the other (greedy, seeded, unseeded, with log-probabilities, JSON, n=2) until the last
-kill, and end theirs. Then all of it is asked once more, undisturbed, unseeded requests with the seed that the server
-said it drew. The exit code is 1 where an answer is missing or differs in a byte.
+Streams ask one request after the other (greedy, seeded, unseeded, with log-probabilities, penalties, JSON, n=2 ...)
+until the last kill, and end theirs. Then all of it is asked once more, undisturbed, unseeded requests with the seed
+that the server said it drew. The exit code is 1 where an answer is missing or differs in a byte.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from lightwell.units import Seconds, Tokens
 
 _WORDS = ("river", "stone", "light", "house", "winter", "water", "letter", "music", "paper", "window", "story")
 _IN_FLIGHT_SECONDS = 0.1  # what arrives within this after a kill was sent before it; no engine starts so quickly
+_PATIENCE_SECONDS = 120.0  # for tokens after a kill
 _LONGEST: Tokens = 160
 
 Body = dict[str, Any]
@@ -42,6 +43,8 @@ KINDS: dict[str, Body] = {
     "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 1234},
     "unseeded": {"temperature": 1.0},
     "logprobs": {"temperature": 0.8, "top_k": 40, "logprobs": 2},
+    "penalties": {"temperature": 0.8, "repetition_penalty": 1.2, "frequency_penalty": 0.5, "min_tokens": 20},
+    "echo": {"temperature": 0, "echo": True, "logprobs": 1},
     "n=2": {"temperature": 0.9, "n": 2},
     "JSON": {"temperature": 0.7, "response_format": {"type": "json_object"}},
 }
@@ -77,6 +80,18 @@ class Told:
     def longest_pause(self) -> Seconds:
         times = [self.sent, *self.arrivals]
         return max((later - at for at, later in pairwise(times)), default=0.0)
+
+
+@dataclass
+class Heard:
+    """When chunks arrived, of all streams."""
+
+    arrivals: list[Seconds] = field(default_factory=list)
+
+    async def again(self, kill: Seconds) -> None:
+        """Wait until chunks arrive from an engine that was started after the kill."""
+        while not self.arrivals or self.arrivals[-1] < kill + _IN_FLIGHT_SECONDS:
+            await asyncio.sleep(0.01)
 
 
 @dataclass(frozen=True)
@@ -126,12 +141,12 @@ async def chaos(model: str, streams: int, kills: int, seed: int) -> Report:
         async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as http:
             left_out = await missing(http, model)
             kinds = [kind for kind in KINDS if kind not in left_out]
-            done = asyncio.Event()
+            done, heard = asyncio.Event(), Heard()
             crowd = [
-                asyncio.create_task(client(http, model, kinds, random.Random(f"{seed} {number}"), done))
+                asyncio.create_task(client(http, model, kinds, random.Random(f"{seed} {number}"), done, heard))
                 for number in range(streams)
             ]
-            killed = await kill_engines(server, kills, random.Random(seed))
+            killed = await kill_engines(server, kills, random.Random(seed), heard)
             done.set()
             told = [answer for answers in await asyncio.gather(*crowd) for answer in answers]
             print(f"{kills} kills under {len(told)} streams; the same in peace ...", flush=True)
@@ -141,7 +156,7 @@ async def chaos(model: str, streams: int, kills: int, seed: int) -> Report:
         left_out=left_out,
         failures=[failure(*pair) for pair in zip(told, peace, strict=True) if differ(*pair)],
         longest_pause=max(answer.longest_pause for answer in told),
-        recoveries=recoveries(killed, [at for answer in told for at in answer.arrivals]),
+        recoveries=recoveries(killed, heard.arrivals),
         kills=len(killed),
     )
 
@@ -150,7 +165,7 @@ async def missing(http: httpx.AsyncClient, model: str) -> dict[str, str]:
     """The kinds that this server refuses, with what it says."""
     refused = {}
     for kind in KINDS:
-        told = await stream(http, make_ask(model, kind, random.Random(0), 1))
+        told = await stream(http, make_ask(model, kind, random.Random(0), _LONGEST // 4), Heard())
         if told.error is not None and "unsupported_parameter" not in told.error:
             raise SystemExit(f"{kind}: {told.error}")
         if told.error is not None:
@@ -159,12 +174,12 @@ async def missing(http: httpx.AsyncClient, model: str) -> dict[str, str]:
 
 
 async def client(
-    http: httpx.AsyncClient, model: str, kinds: list[str], draw: random.Random, done: asyncio.Event
+    http: httpx.AsyncClient, model: str, kinds: list[str], draw: random.Random, done: asyncio.Event, heard: Heard
 ) -> list[Told]:
     told = []
     while not done.is_set():
         ask = make_ask(model, draw.choice(kinds), draw, draw.randrange(_LONGEST // 4, _LONGEST))
-        told.append(await stream(http, ask))
+        told.append(await stream(http, ask, heard))
     return told
 
 
@@ -182,7 +197,7 @@ def make_ask(model: str, kind: str, draw: random.Random, max_tokens: Tokens) -> 
     return Ask(kind, body | ({} if kind == "JSON" else {"ignore_eos": True}))
 
 
-async def stream(http: httpx.AsyncClient, ask: Ask) -> Told:
+async def stream(http: httpx.AsyncClient, ask: Ask, heard: Heard) -> Told:
     """Ask, and note what comes. The ask that is returned has the seed that the server drew."""
     told = Told(ask, time.monotonic())
     try:
@@ -196,16 +211,17 @@ async def stream(http: httpx.AsyncClient, ask: Ask) -> Told:
                 if line == "data: [DONE]":
                     told.error = None
                 elif line:
-                    note(told, json.loads(line.removeprefix("data: ")))
+                    note(told, json.loads(line.removeprefix("data: ")), heard)
     except httpx.HTTPError as error:
         told.error = repr(error)
     return told
 
 
-def note(told: Told, chunk: dict[str, Any]) -> None:
+def note(told: Told, chunk: dict[str, Any], heard: Heard) -> None:
     if "error" in chunk:
         raise httpx.StreamError(chunk["error"]["message"])
     told.arrivals.append(time.monotonic())
+    heard.arrivals.append(told.arrivals[-1])
     if chunk["usage"] is not None:
         told.usage = chunk["usage"] | {"prompt_tokens_details": None}  # what was cached is no part of the answer
     for choice in chunk["choices"]:
@@ -215,15 +231,19 @@ def note(told: Told, chunk: dict[str, Any]) -> None:
         said[2] = choice["finish_reason"] or said[2]
 
 
-async def kill_engines(server: subprocess.Popen[bytes], kills: int, draw: random.Random) -> list[Seconds]:
-    """Kill the engine this often at random moments, some of them while it loads; returns when."""
+async def kill_engines(server: subprocess.Popen[bytes], kills: int, draw: random.Random, heard: Heard) -> list[Seconds]:
+    """Kill the engine this often at random moments, one in four of them soon after the last, mostly while it loads;
+    returns when."""
     times: list[Seconds] = []
     while len(times) < kills:
-        await asyncio.sleep(draw.uniform(0.3, 6.0))
+        if times and draw.random() < 0.25:
+            await asyncio.sleep(draw.uniform(0, 0.6))
+        else:
+            await asyncio.wait_for(heard.again(times[-1] if times else 0.0), _PATIENCE_SECONDS)
+            await asyncio.sleep(draw.uniform(0, 4))
         if server.poll() is not None:
             raise SystemExit(f"The server ended with exit code {server.returncode} after {len(times)} kills.")
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        for child in children:
+        for child in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
             times.append(time.monotonic())
             print(f"kill {len(times)}", flush=True)
@@ -235,7 +255,7 @@ async def in_peace(http: httpx.AsyncClient, asks: list[Ask], streams: int) -> li
 
     async def ask_one(ask: Ask) -> Told:
         async with gate:
-            return await stream(http, ask)
+            return await stream(http, ask, Heard())
 
     return await asyncio.gather(*(ask_one(ask) for ask in asks))
 
