@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightwell.engine.edits import StepEdits
+from lightwell.engine.masks import StepMasks
 from lightwell.engine.scheduler import Chunk, SchedulerLimits
 from lightwell.engine.sequence import Sequence
 from lightwell.events import TokenLogprobs
@@ -18,7 +19,8 @@ from lightwell.runtimes.base import SamplingRows, StepInput, StepOutput
 
 
 class BatchBuilder:
-    def __init__(self, limits: SchedulerLimits) -> None:
+    def __init__(self, limits: SchedulerLimits, masks: StepMasks | None = None) -> None:
+        """Without ``masks`` the grammars of requests are left out: for guesses, which need not be any good."""
         rows = limits.max_sequences
         width = min(-(-limits.context_tokens // limits.block_tokens), limits.blocks)
         self._owners: list[BlockTable | None] = [None] * rows  # whose blocks the row shows; one table is one stay
@@ -31,6 +33,7 @@ class BatchBuilder:
         self._seeds = np.zeros(rows, np.uint64)
         self._logprobs = np.zeros(rows, np.int32)
         self._edits = StepEdits(rows)
+        self._masks = masks
 
     def build(self, chunks: list[Chunk], copies: Items[Copy] = ()) -> StepInput:
         tokens: list[int] = []
@@ -54,6 +57,7 @@ class BatchBuilder:
             drawn_positions += [position + 1 for position in after]
         sampling = self._sampling(np.array(logit_owners, np.intp), np.array(drawn_positions, np.int32))
         sampling.edits = self._edits.of(chunks)
+        sampling.masks = None if self._masks is None else self._masks.of(chunks)
         if any(chunk.scored for chunk in chunks):
             _give_scored(sampling, chunks)
         return StepInput(

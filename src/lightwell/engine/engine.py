@@ -1,12 +1,20 @@
 """Engine: the batch loop. Asks the scheduler for a plan, lets the runtime compute it, and logs what came of it."""
 
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+
 from lightwell.engine.batch import BatchBuilder, read_logprobs
 from lightwell.engine.clocks import Clock
+from lightwell.engine.masks import StepMasks
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler, StepPlan
+from lightwell.engine.sequence import ABORT, Ending
 from lightwell.engine.speculation import Speculator
-from lightwell.events import Event, EventLog, Stepped
+from lightwell.errors import InvalidRequest
+from lightwell.events import Event, EventLog, Finished, Rejected, Stepped
 from lightwell.runtimes.base import Runtime
+from lightwell.units import Seconds
+
+_PATIENCE: Seconds = 0.02  # for a grammar to be read, before the caller looks after other things again
 
 
 class Engine:
@@ -19,33 +27,51 @@ class Engine:
         log: EventLog,
         clock: Clock,
         speculator: Speculator | None = None,
+        masks: StepMasks | None = None,
     ) -> None:
+        """``masks``: for requests with a grammar; without, they are refused."""
         self.log = log
         self.scheduler = scheduler
         self._runtime = runtime
         self._clock = clock
         self._speculator = speculator
-        self._batch = BatchBuilder(scheduler.limits)
+        self._masks = masks
+        self._batch = BatchBuilder(scheduler.limits, masks)
+        self._read: dict[str, tuple[Request, Future[None]]] = {}  # requests whose grammar is being read
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return self.scheduler.has_work or bool(self._read)
 
     def submit(self, request: Request) -> None:
-        """Queue a request (Queued) or refuse it (Rejected). Raises InvalidRequest for a malformed one."""
-        self._note(self.scheduler.submit(request, self._clock()))
+        """Queue a request (Queued) or refuse it (Rejected). Raises InvalidRequest for a malformed one.
+
+        One with a grammar is queued, or refused, by the first step after its grammar has been read.
+        """
+        if not request.grammar:
+            self._note(self.scheduler.submit(request, self._clock()))
+            return
+        self.scheduler.validate(request)
+        if self._masks is None or request.id in self._read:
+            raise InvalidRequest(f"request {request.id!r} is open already, or this engine follows no grammars")
+        self._read[request.id] = request, self._masks.read(request)
 
     def abort(self, request_id: str) -> None:
         """End a request if it is open: at once, or with the step that is executing. Its blocks are free then."""
-        self._note(self.scheduler.abort(request_id, self._clock()))
+        if request_id in self._read:
+            self._end_unqueued(request_id, ABORT)
+        else:
+            self._note(self.scheduler.abort(request_id, self._clock()))
 
     def step(self) -> bool:
         """Run one pass for all sequences; returns whether there is more to do.
 
         What the runtime raises comes through, and leaves the engine in the middle of a step: start a new one then.
         """
-        if not self.has_work:
-            return False
+        if self._read:
+            self._queue_read()
+        if not self.scheduler.has_work:
+            return self.has_work
         plan = self.scheduler.schedule(self._clock())
         self._note(plan.events)
         if plan.chunks:
@@ -59,6 +85,8 @@ class Engine:
         output = self._runtime.execute(step)
         now, scheduler = self._clock(), self.scheduler
         logprobs = read_logprobs(plan.chunks, output)
+        if step.sampling.masks is not None:
+            self._end_failed(plan, now)
         self._note(scheduler.update(plan, output.tokens.tolist(), now, logprobs))
         pool = scheduler.pool
         stepped = Stepped(
@@ -75,10 +103,45 @@ class Engine:
         )
         self._note([stepped])
 
+    def _queue_read(self) -> None:
+        """Queue the requests whose grammar has been read; where there is nothing else to do, wait a little for one."""
+        if not self.scheduler.has_work:
+            wait([future for _, future in self._read.values()], _PATIENCE, FIRST_COMPLETED)
+        for request, future in list(self._read.values()):
+            if not future.done():
+                continue
+            future.result()
+            if why := self._why_failed(request.id):
+                self._end_unqueued(request.id, Ending("error", why))
+            else:
+                del self._read[request.id]
+                self._note(self.scheduler.submit(request, self._clock()))
+
+    def _end_unqueued(self, request_id: str, ending: Ending) -> None:
+        request, future = self._read.pop(request_id)
+        tokens, written = len(request.tokens), len(request.answer)
+        self._note([Finished(self._clock(), request_id, ending.reason, tokens, 0, written, ending.detail)])
+        if (masks := self._masks) is not None:  # by then it may be reading this one
+            future.add_done_callback(lambda _: masks.forget(request_id))
+
+    def _end_failed(self, plan: StepPlan, now: Seconds) -> None:
+        """What was drawn for a sequence whose grammar cannot be followed any more is not part of its answer."""
+        for chunk in plan.chunks:
+            if why := self._why_failed(chunk.sequence.request.id):
+                self._note(self.scheduler.abort(chunk.sequence.request.id, now, Ending("error", why)))
+
+    def _why_failed(self, request_id: str) -> str:
+        why = "" if self._masks is None else self._masks.failed(request_id)
+        return why and f"the grammar of the answer cannot be followed any further: {why}"
+
     def _note(self, events: list[Event]) -> None:
         self.log.extend(events)
         if self._speculator is not None:
             self._speculator.observe(events)
+        if self._masks is not None:
+            for event in events:
+                if isinstance(event, Finished | Rejected):
+                    self._masks.forget(event.request)
 
     def check(self) -> None:
         """Raises InvariantError where the books do not balance. For idle moments, as it takes a millisecond or more."""

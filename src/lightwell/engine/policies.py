@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, TypeAlias
 
-from lightwell.engine.sequence import Sequence
+from lightwell.engine.sequence import Ending, Sequence
 from lightwell.errors import StartupError
 from lightwell.units import Seconds, Tokens
 
@@ -60,13 +60,6 @@ class Moment(NamedTuple):
     decoding: list[Sequence]
     prefilling: list[Sequence]
     limits: SchedulerLimits
-
-
-class Ending(NamedTuple):
-    """Why an answer ends: what Finished says."""
-
-    reason: str
-    detail: str = ""
 
 
 Order: TypeAlias = Callable[[Sequence], tuple[int, ...]]

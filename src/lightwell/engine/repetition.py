@@ -4,8 +4,8 @@ It ends with "length", as every answer that the server cuts off before the model
 "repetition". Whether it is one depends on the answer's tokens alone, so never on batch, speed or preemption.
 """
 
-from lightwell.engine.policies import Ending, Ends
-from lightwell.engine.sequence import Sequence
+from lightwell.engine.policies import Ends
+from lightwell.engine.sequence import Ending, Sequence
 from lightwell.units import Tokens
 
 LONGEST_CYCLE: Tokens = 64

@@ -40,9 +40,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from lightwell.engine.policies import Ending, Ends, Moment, Policies, Room, SchedulerLimits
+from lightwell.engine.policies import Ends, Moment, Policies, Room, SchedulerLimits
 from lightwell.engine.request import Request
-from lightwell.engine.sequence import Sequence, Status
+from lightwell.engine.sequence import ABORT, Ending, Sequence, Status
 from lightwell.errors import InvalidRequest, InvariantError
 from lightwell.events import (
     FREE_BLOCKS,
@@ -90,8 +90,6 @@ class Chunk(NamedTuple):
         return self.scored + self.draws
 
 
-_ABORT = Ending("abort")
-
 Result: TypeAlias = tuple[int, TokenLogprobs | None]
 
 
@@ -127,15 +125,16 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._open)
 
-    def submit(self, request: Request, now: Seconds) -> list[Event]:
-        """Queue a request, or refuse it where it could never run here.
-
-        Raises InvalidRequest for a request without tokens, without anything to compute for it, or with the id of an
-        open one.
-        """
+    def validate(self, request: Request) -> None:
+        """Raises InvalidRequest for a request without tokens, without anything to compute for it, or with the id of
+        an open one."""
         _check_request(request)
         if request.id in self._open:
             raise InvalidRequest(f"request {request.id!r} is already open: every request needs its own id")
+
+    def submit(self, request: Request, now: Seconds) -> list[Event]:
+        """Queue a request, or refuse it where it could never run here. Raises what ``validate`` raises."""
+        self.validate(request)
         refusal = self._refusal(request, now)
         if refusal is not None:
             return [refusal]
@@ -145,17 +144,17 @@ class Scheduler:
         insort(self.waiting, sequence, key=self._policies.order)
         return [Queued(now, request.id, len(request.tokens), request.max_tokens, request.priority)]
 
-    def abort(self, request_id: str, now: Seconds) -> list[Event]:
+    def abort(self, request_id: str, now: Seconds, ending: Ending = ABORT) -> list[Event]:
         """End a request at any moment. Does nothing for one that is not open: it may just have finished."""
         sequence = self._open.get(request_id)
         if sequence is None:
             return []
         waiting = sequence.status is Status.WAITING
         if self._executing and not waiting:
-            sequence.status = Status.ABORTING
+            sequence.status, sequence.ending = Status.ABORTING, ending
             return []
         (self.waiting if waiting else self.running).remove(sequence)
-        return [self._finish(sequence, _ABORT, now)]
+        return [self._finish(sequence, ending, now)]
 
     def schedule(self, now: Seconds) -> StepPlan:
         """Plan the next step. A plan with chunks must be executed and given to ``update`` before the next one."""
@@ -186,7 +185,7 @@ class Scheduler:
             result = list(islice(results, chunk.results))
             if chunk.sequence.status is Status.RUNNING:
                 self._advance(chunk, result, now, events)
-        events += [self._finish(s, _ABORT, now) for s in self.running if s.status is Status.ABORTING]
+        events += [self._finish(s, s.ending, now) for s in self.running if s.status is Status.ABORTING]
         self.running = [s for s in self.running if s.status is Status.RUNNING]
         return events
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from lightwell.engine.request import Request
 from lightwell.kv.block_pool import BlockTable
@@ -13,6 +14,16 @@ class Status(Enum):
     RUNNING = "running"  # in the batch
     ABORTING = "aborting"  # aborted while the step that it is part of executes; leaves at the end of that step
     FINISHED = "finished"
+
+
+class Ending(NamedTuple):
+    """Why an answer ends: what Finished says."""
+
+    reason: str
+    detail: str = ""
+
+
+ABORT = Ending("abort")
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +41,7 @@ class Sequence:
     scored: Tokens = 0
     cached_tokens: Tokens = 0  # of the prompt, found in the prefix cache when it first ran
     status: Status = Status.WAITING
+    ending: Ending = ABORT  # why, where it is aborting
     row: int = -1
     preemptions: int = 0
     bypassed: int = 0  # how many later ones started while this one waited for blocks

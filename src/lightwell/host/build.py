@@ -9,6 +9,7 @@ from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.engine.cost_model import CostModel
 from lightwell.engine.draft_model import DraftModel
 from lightwell.engine.engine import Engine
+from lightwell.engine.masks import StepMasks
 from lightwell.engine.options import make_policies
 from lightwell.engine.policies import Policies, SchedulerLimits
 from lightwell.engine.probe import probe
@@ -20,6 +21,7 @@ from lightwell.events import EventLog
 from lightwell.host.messages import EngineConfig, Hello
 from lightwell.host.offload import Offload, set_up_offload
 from lightwell.runtimes.base import BLOCK_TOKENS, Runtime
+from lightwell.sampling.grammar import GrammarVocabulary
 from lightwell.text import load_tokenizer
 
 
@@ -70,7 +72,11 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         kv_bytes=memory.kv_bytes_per_block * config.kv_blocks,
         details=memory.details | {"KV offload": offload.report},
     )
-    return Engine(runtime, scheduler, EventLog(), time.monotonic, speculator), hello
+    return Engine(runtime, scheduler, EventLog(), time.monotonic, speculator, make_masks(checkpoint)), hello
+
+
+def make_masks(checkpoint: Checkpoint) -> StepMasks:
+    return StepMasks(lambda: GrammarVocabulary(load_tokenizer(checkpoint), checkpoint.spec.vocab))
 
 
 def make_speculator(config: EngineConfig, target: Checkpoint, limits: SchedulerLimits) -> Speculator | None:
