@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from lightwell.engine.request import Request
-from lightwell.errors import EngineDied
+from lightwell.errors import EngineDied, InvalidRequest
 from lightwell.events import Finished, PromptScored, Sampled
 from lightwell.gateway.echo import Echo
 from lightwell.gateway.scores import HeldScores, Score, finite
@@ -155,6 +155,8 @@ def _finish_reason(event: Finished) -> FinishReason:
             return "stop"
         case "length":
             return "length"
+        case "error":
+            raise InvalidRequest(f"The answer was ended: {event.detail}.")
         case _:
             raise EngineDied("The engine aborted this request.")
 

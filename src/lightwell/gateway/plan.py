@@ -42,13 +42,15 @@ def plan(
     logprobs: int | None,
     best_of: int | None = None,
     calling: Calling | None = None,
+    grammar: str = "",
 ) -> Generation:
     """``n`` choices for each prompt, out of ``best_of`` if that is more. ``prefix`` begins the answer's id. With
-    ``calling`` each choice is read for tool calls."""
+    ``calling`` each choice is read for tool calls, and has that grammar."""
     choices = body.n or 1
     candidates = best_of or choices
     generation_id = f"{prefix}-{uuid.uuid4().hex}"
-    common = _common_request(gateway, body, 0 if logprobs is None and candidates > choices else logprobs, calling)
+    scores = 0 if logprobs is None and candidates > choices else logprobs
+    common = _common_request(gateway, body, scores, calling.grammar if calling else grammar)
     answers: list[Answer] = []
     for prompt in prompts:
         _check_least(body, prompt)
@@ -75,7 +77,7 @@ def plan(
     )
 
 
-def _common_request(gateway: Gateway, body: GenerationBody, logprobs: int | None, calling: Calling | None) -> Request:
+def _common_request(gateway: Gateway, body: GenerationBody, logprobs: int | None, grammar: str) -> Request:
     """What the engine requests of all choices have in common."""
     return Request(
         id="",
@@ -86,7 +88,7 @@ def _common_request(gateway: Gateway, body: GenerationBody, logprobs: int | None
         priority=body.priority or 0,
         salt=body.cache_salt or "",
         min_tokens=body.min_tokens or 0,
-        grammar=calling.grammar if calling else "",
+        grammar=grammar,
     )
 
 

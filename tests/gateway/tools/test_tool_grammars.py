@@ -11,8 +11,9 @@ import pytest
 
 from lightwell.gateway.tools.asked import offered_tools
 from lightwell.gateway.tools.dialect import STYLES
-from lightwell.gateway.tools.grammar import arguments_grammar, complaint_about, forced_grammar
+from lightwell.gateway.tools.grammar import arguments_grammar, forced_grammar
 from lightwell.gateway.tools.parser import merged
+from lightwell.sampling.grammar import complaint_about
 from lightwell.text.tokenizer import Tokenizer
 from tests.gateway.fake_engine import EOS
 from tests.gateway.tools.walking import TOKENIZERS, WORDS, walk

@@ -1,20 +1,15 @@
 """The grammar of an answer that has to call: a Lark grammar as llguidance reads it, from the tools' schemas."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightwell.gateway.tools.asked import Tools
 from lightwell.gateway.tools.parser import Parser
+from lightwell.sampling.grammar import json_rule
 from lightwell.text.tokenizer import Tokenizer
 
-_LARGEST_BYTES = 1 << 16  # of one function's schema; larger ones take long to compile
-_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _MOST_CALLS = 16  # in one answer: without a bound a small model goes on until its tokens are used up
-# As templates write arguments back into the conversation, so that the next turn finds its prefix in the cache. Free
-# white space would also be what a small model can write for ever.
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def forced_grammar(parser: type[Parser], tools: Tools, tokenizer: Tokenizer) -> str:
@@ -29,28 +24,14 @@ def forced_grammar(parser: type[Parser], tools: Tools, tokenizer: Tokenizer) -> 
     rules = [f"start: {_sequence(start)}", f"call: {' | '.join(calls)}"]
     for rule, name in zip(calls, tools.forced, strict=True):
         before, after = parser.around(name)
-        written = [_literal(before, tokenizer), _json(tools.schemas[name]), _literal(after, tokenizer)]
+        written = [_literal(before, tokenizer), json_rule(tools.schemas[name]), _literal(after, tokenizer)]
         rules.append(f"{rule}: {_sequence(written)}")
     return "\n".join(rules) + "\n"
 
 
 def arguments_grammar(schema: Mapping[str, Any]) -> str:
     """The arguments of one function alone."""
-    return f"start: {_json(schema)}\n"
-
-
-def complaint_about(grammar: str) -> str:
-    """Why a grammar cannot be used, in llguidance's words without the grammar itself; empty where it can."""
-    from llguidance import LLMatcher
-
-    if len(grammar.encode()) > _LARGEST_BYTES:
-        return f"it is larger than {_LARGEST_BYTES} bytes."
-    complaint: str = LLMatcher.validate_grammar(grammar)
-    return _PLACE.sub("", complaint.partition("\n")[0])
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": _SPACING}, ensure_ascii=False)
+    return f"start: {json_rule(schema)}\n"
 
 
 def _literal(text: str, tokenizer: Tokenizer) -> str:
