@@ -16,7 +16,7 @@ from lightwell.engine.scheduler import Scheduler, SchedulerLimits
 from lightwell.errors import InvalidRequest
 from lightwell.events import Event, EventLog, Finished, Preempted, Sampled, Speculated
 from lightwell.runtimes.cpu import CpuRuntime
-from lightwell.sampling.grammar import GrammarVocabulary
+from lightwell.sampling.grammar import Grammars
 from lightwell.sampling.params import SamplingParams
 from lightwell.text import load_tokenizer
 from tests.tiny_gguf import write_tiny_gguf
@@ -37,8 +37,8 @@ def tokenizer(checkpoint):
 
 
 @pytest.fixture(scope="module")
-def vocabulary(checkpoint, tokenizer):
-    return GrammarVocabulary(tokenizer, checkpoint.spec.vocab)
+def grammars(tokenizer):
+    return Grammars(lambda: tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +50,10 @@ def runtime(checkpoint):
 
 
 @pytest.fixture
-def make_engine(runtime, vocabulary):
+def make_engine(runtime, grammars, checkpoint):
     def make(speculator=None, blocks=BLOCKS, masks=True) -> Engine:
         limits = SchedulerLimits(blocks=blocks, context_tokens=512, prefix_cache=False)
-        read = StepMasks(lambda: vocabulary) if masks else None
+        read = StepMasks(grammars, checkpoint.spec.vocab) if masks else None
         return Engine(runtime, Scheduler(limits), EventLog(), time.monotonic, speculator, read)
 
     return make

@@ -56,7 +56,6 @@ def test_what_is_not_served_is_refused_by_name_and_its_defaults_are_fine(kind, b
         ("echo", True),
         ("echo", 1),
         ("best_of", 3),
-        ("response_format", {"type": "json_object"}),
         ("modalities", ["text", "audio"]),
         ("prompt_logprobs", 0),
     ],

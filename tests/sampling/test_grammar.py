@@ -1,138 +1,221 @@
-"""Grammars on a small real vocabulary: what the masks allow is what the grammar means, for every schema read."""
+"""A matcher allows what its grammar allows, after any tokens, looked at ahead or not; and ends, or says why not."""
 
 import json
 import random
+import threading
 
 import numpy as np
 import pytest
-from jsonschema import validators
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lightwell.checkpoints import open_checkpoint
-from lightwell.sampling.grammar import MOST_BYTES, GrammarVocabulary, Matcher, complaint_about, json_rule
-from lightwell.text import load_tokenizer
-from tests.tiny_gguf import write_tiny_gguf
+from lightwell.errors import InvalidRequest
+from lightwell.sampling.grammar import MAX_GRAMMAR_BYTES, Grammars, Matcher, allows, grammar_vocabulary
+from lightwell.text.tokenizer import Tokenizer
+from tests.gateway.fake_engine import EOS, TURN, TURN_END, byte_tokenizer
+from tests.sampling.walks import mask, walk
 
-EMAIL = r"start: /[a-z]{1,8}@[a-z]{1,8}\.(com|org)/" + "\n"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return load_tokenizer(open_checkpoint(write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")))
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tokenizer):
-    return GrammarVocabulary(tokenizer, tokenizer.vocab_size + 5)
-
-
-def allowed(matcher: Matcher, vocabulary: GrammarVocabulary, proposed: list[int] = []) -> list[list[int]]:  # noqa: B006
-    bits = np.zeros((1 + len(proposed), -(-vocabulary.vocab // 32)), np.uint32)
-    matcher.fill(bits, proposed)
-    return [np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist() for row in bits]
-
-
-def walk(grammar: str, vocabulary: GrammarVocabulary, tokenizer, seed: int) -> tuple[str, bool]:
-    """A text of random allowed tokens, which ends as soon as it may and a coin says so; whether it came to an end."""
-    matcher, drawn, tokens = Matcher(vocabulary, grammar), random.Random(seed), []
-    for _ in range(400):
-        [choices] = allowed(matcher, vocabulary)
-        if matcher.failed:
-            return tokenizer.decode(tokens), False
-        ends = [token for token in choices if token in tokenizer.stop_ids]
-        if ends and (len(ends) == len(choices) or drawn.random() < 0.5):
-            return tokenizer.decode(tokens), True
-        tokens.append(drawn.choice([token for token in choices if token not in tokenizer.stop_ids]))
-        matcher.advance(tokens[-1:])
-        assert not matcher.failed
-    return tokenizer.decode(tokens), False
-
-
-def test_masks_allow_what_may_come_next(vocabulary, tokenizer):
-    matcher = Matcher(vocabulary, 'start: "ab" | "cd"\n')
-    a, b, c = (tokenizer.encode(letter, special=False)[0] for letter in "abc")
-    assert allowed(matcher, vocabulary) == [sorted([a, c])]
-    assert not matcher.complete
-    matcher.advance([a, b])
-    assert matcher.complete
-    assert set(allowed(matcher, vocabulary)[0]) == tokenizer.stop_ids
-    matcher.advance([min(tokenizer.stop_ids), a])  # whatever comes after the end
-    assert set(allowed(matcher, vocabulary)[0]) == tokenizer.stop_ids
-    assert not matcher.failed
-
-
-def test_masks_after_proposed_tokens_leave_the_matcher_where_it_was(vocabulary, tokenizer):
-    text = tokenizer.encode("someone@where.com", special=False)
-    matcher = Matcher(vocabulary, EMAIL)
-    for place in range(len(text)):
-        proposed = text[place : place + 4]
-        rows = allowed(matcher, vocabulary, proposed)
-        ahead = Matcher(vocabulary, EMAIL)
-        ahead.advance(text[:place])
-        for row, token in zip(rows, [*proposed, None], strict=True):
-            assert [row] == allowed(ahead, vocabulary)
-            if token is not None:
-                ahead.advance([token])
-        wrong = allowed(matcher, vocabulary, [tokenizer.encode("#", special=False)[0], *proposed])
-        assert wrong[:1] == rows[:1]
-        assert wrong[1:] == [[]] * (len(proposed) + 1)  # never written, as nothing is drawn there
-        matcher.advance(text[place : place + 1])
-    assert matcher.complete
-
-
-@pytest.mark.parametrize("text", ["start: /(/\n", "start: missing\n", "", "no grammar at all"])
-def test_what_is_no_grammar_is_said_in_one_line(text, vocabulary):
-    for known in (None, vocabulary):
-        complaint = complaint_about(text, known)
-        assert complaint
-        assert "\n" not in complaint
-
-
-def test_a_grammar_too_large_is_not_even_read():
-    assert str(MOST_BYTES) in complaint_about("start: " + '"a" ' * MOST_BYTES)
-
-
-HOSTILE = [
-    {"type": "integer", "multipleOf": 9999},
-    {"type": "string", "pattern": "(a|b)*a(a|b){60}"},
-    {"type": "string", "pattern": "((((a{1,100}){1,100}){1,100}){1,100}){1,100}"},
-    {"type": "array", "minItems": 10**9, "items": {"type": "string"}},
+VOCAB, WORDS = 260, 9
+TOKENIZER = byte_tokenizer()
+GRAMMARS = Grammars(lambda: TOKENIZER)
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "tags": {"type": "array", "items": {"enum": ["a", "ab", "é"]}, "maxItems": 3},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+OF_ALL_KINDS = [
+    f"start: %json {json.dumps(PERSON)}",
+    r"start: /(ab|cd)*x?[0-9]{1,3}/",
+    'start: "yes" | "yesterday" | "no"',
+    'start: "(" start ")" | "x"\n',
+    'start: "grüße" " " /[^\\x00-\\x7f]{1,4}/',
 ]
 
 
-@pytest.mark.parametrize("schema", HOSTILE, ids=str)
-def test_hostile_schemas_are_refused_or_followed_but_never_end_the_process(schema, vocabulary, tokenizer):
-    grammar = json_grammar(schema)
-    if not complaint_about(grammar, vocabulary):
-        matcher = Matcher(vocabulary, grammar)
-        allowed(matcher, vocabulary)
+def matcher(grammar: str) -> Matcher:
+    return GRAMMARS.start(grammar).result()
 
 
-def json_grammar(schema: dict) -> str:
-    return f"start: {json_rule(schema)}\n"
+def after(grammar: str, text: str | bytes) -> list[int]:
+    """What may follow a text."""
+    found = matcher(grammar)
+    found.advance(list(text.encode() if isinstance(text, str) else text))
+    assert not found.error
+    return mask(found, VOCAB)
 
 
-def corpus(shared) -> list[tuple[str, dict]]:
-    folder = shared / "data" / "corpora" / "json-schema"
-    found = sorted([*folder.glob("jsonschemabench/*/*.json"), *folder.glob("schemastore/*.schema.json")])
-    return [(file.name, json.loads(file.read_text("utf-8"))) for file in found]
+def test_only_what_the_grammar_allows_may_come_next():
+    choice = 'start: "yes" | "yesterday" | "no"'
+    assert after(choice, "") == [ord("n"), ord("y")]
+    assert after(choice, "yes") == [ord("t"), EOS, TURN_END]
+    assert after(choice, "no") == [EOS, TURN_END]
 
 
-def test_what_the_masks_allow_is_valid_for_every_schema_that_is_read(shared, vocabulary, tokenizer):
-    """Random walks through the masks, judged by jsonschema."""
-    read = ended = 0
-    wrong = []
-    schemas = corpus(shared)
-    for name, schema in schemas:
-        grammar = json_grammar(schema)
-        if complaint_about(grammar):
-            continue
-        read += 1
-        text, whole = walk(grammar, vocabulary, tokenizer, seed=read)
-        if whole:
-            ended += 1
-            judge = validators.validator_for(schema, default=validators.Draft202012Validator)(schema)
-            wrong += [(name, text, error.message) for error in judge.iter_errors(json.loads(text))]
-    print(f"{len(schemas)} schemas, {read} read, {ended} walks came to an end, {len(wrong)} wrong")
-    assert not wrong
-    assert read > len(schemas) / 2
-    assert ended > read / 4
+def test_control_tokens_are_not_text():
+    assert TURN not in after("start: /(.|\n)*/".replace("\n", "\\n"), "a")
+    assert after('start: "<|end|>"', "") == [ord("<")]
+    assert after("start: <|turn|>", "") == [TURN]
+
+
+def test_what_ends_an_answer_is_no_text_even_where_the_vocabulary_calls_it_ordinary():
+    plain = byte_tokenizer()
+    vocabulary = grammar_vocabulary(plain)
+    assert set(vocabulary.ends) <= set(vocabulary.special)
+    assert EOS not in after('start: "a" /[^b]*/ "b"', "a")
+
+
+def test_a_model_whose_answers_cannot_end_has_no_grammars():
+    tokenizer = byte_tokenizer()
+    endless = Tokenizer.__new__(Tokenizer)
+    endless.__dict__.update(tokenizer.__dict__)
+    endless.vocabulary = type(tokenizer.vocabulary)(tokenizer.vocabulary.pieces, (), None, None, False, frozenset())
+    with pytest.raises(InvalidRequest, match="no token that ends"):
+        Grammars(lambda: endless).start('start: "a"').result()
+
+
+def test_an_answer_is_finished_where_nothing_can_follow():
+    found = matcher('start: "ab" | "abc"')
+    for text, finished in (("a", False), ("b", False), ("c", True)):
+        found.advance([ord(text)])
+        assert found.finished is finished
+    ended = matcher("start: /x+/")
+    ended.advance([ord("x")])
+    assert not ended.finished
+    ended.advance([EOS])
+    assert ended.finished
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ("start: nothing", "unknown name"),
+        ("start: /(/", "invalid regex"),
+        ("start: /a(?=b)/", "look-around"),
+        ('start: %json {"type": "foo"}', "Invalid type: foo"),
+        ('start: %json {"uniqueItems": true}', "uniqueItems"),
+        ('start: %json {"$ref": "http://example.com/schema"}', "example.com"),
+        ("no grammar at all", "Expected"),
+        ("", "Empty grammar"),
+        ("start: <|unheard_of|>", "unknown special token"),
+        ('start: "' + "a" * MAX_GRAMMAR_BYTES + '"', "bytes long"),
+    ],
+)
+def test_what_cannot_be_compiled_says_why_in_one_line(grammar, reason):
+    with pytest.raises(InvalidRequest) as caught:
+        matcher(grammar)
+    assert reason in caught.value.message
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 700
+
+
+def test_a_token_that_is_not_allowed_is_an_error_that_stays():
+    found = matcher('start: "ab"')
+    found.advance([ord("x")])
+    assert found.error
+    assert not found.finished
+    assert found.fill(np.empty((1, WORDS), np.uint32)) == 0
+    found.advance([ord("a")])
+    assert found.error
+
+
+def test_a_grammar_that_gets_too_complex_ends_with_an_error():
+    names = {f"p{i}": {} for i in range(3000)}
+    found = matcher(f"start: %json {json.dumps({'type': 'object', 'properties': names})}")
+    assert mask(found, VOCAB) == [ord("{")]
+    found.advance([ord("{")])
+    assert "items" in found.error
+    assert not found.finished
+    assert mask(found, VOCAB) == []
+
+
+@pytest.mark.parametrize("byte", [*range(32), 0x7F])
+def test_text_that_a_tokenizer_would_leave_out_is_still_written_or_refused(byte):
+    """Forced text goes through the tokenizer; one that drops a character must not drop it from the answer."""
+    pieces = TOKENIZER.vocabulary.pieces
+
+    class Dropping(type(TOKENIZER)):
+        def encode_continuation(self, text):
+            return [token for token in super().encode_continuation(text) if pieces[token] != bytes([byte])]
+
+    dropping = Dropping(TOKENIZER._model, TOKENIZER.vocabulary)
+    found = Grammars(lambda: dropping).start(f"start: {json.dumps(f'a{chr(byte)}b')}").result()
+    tokens, ended = walk(found, dropping, random.Random(0))
+    assert ended
+    assert bytes(tokens) == b"a" + bytes([byte]) + b"b"
+
+
+@given(grammar=st.sampled_from(OF_ALL_KINDS), seed=st.integers(0, 2**32), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_masks_depend_on_nothing_but_the_tokens_so_far(grammar, seed, data):
+    """With tokens proposed or not, right or wrong, looked at or not, resumed or not: the same masks."""
+    tokens, _ = walk(matcher(grammar), TOKENIZER, random.Random(seed), 40)
+    one_by_one, proposing = matcher(grammar), matcher(grammar)
+    for place in range(len(tokens) + 1):
+        resumed = matcher(grammar)
+        resumed.advance(tokens[:place])
+        expected = mask(one_by_one, VOCAB)
+        assert mask(resumed, VOCAB) == expected
+        assert resumed.finished == one_by_one.finished == proposing.finished
+        proposed = tokens[place : place + data.draw(st.integers(0, 4))]
+        proposed += data.draw(st.lists(st.integers(0, VOCAB - 1), max_size=2))
+        rows = np.empty((1 + len(proposed), WORDS), np.uint32)
+        assert proposing.fill(rows, proposed) == len(rows)
+        assert [token for token in range(VOCAB) if allows(rows[0], token)] == expected
+        for ahead, token in enumerate(proposed):
+            if not allows(rows[ahead], token) or token in (EOS, TURN_END):
+                break
+            further = matcher(grammar)
+            further.advance(tokens[:place] + proposed[: ahead + 1])
+            assert mask(further, VOCAB) == [t for t in range(VOCAB) if allows(rows[ahead + 1], t)]
+        for one in (one_by_one, proposing):
+            one.advance(tokens[place : place + 1])
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_every_walk_through_a_schema_is_valid(seed):
+    tokens, ended = walk(matcher(OF_ALL_KINDS[0]), TOKENIZER, random.Random(seed))
+    assert ended
+    person = json.loads(bytes(tokens))
+    assert {"name", "age"} <= person.keys() <= PERSON["properties"].keys()
+    assert len(person["name"]) <= 8
+    assert 0 <= person["age"] <= 150
+
+
+def test_an_error_that_only_proposed_tokens_led_to_leaves_the_answer_alone():
+    """The rows before it count. Without proposals the answer would have met the error later, or never."""
+    names = {f"p{i}": {} for i in range(3000)}
+    too_complex = json.dumps({"type": "object", "properties": names})
+    found = matcher(f'start: "x" ("y" | %json {too_complex})')
+    rows = np.empty((3, WORDS), np.uint32)
+    assert found.fill(rows, [ord("x"), ord("{")]) == 2
+    assert not found.error
+    assert allows(rows[0], ord("x"))
+    assert allows(rows[1], ord("{"))
+    found.advance([ord("x")])
+    assert found.fill(rows, [ord("{"), ord("x")]) == 1
+    assert found.fill(rows, [ord("y"), EOS]) == 3
+    found.advance([ord("y")])
+    assert mask(found, VOCAB) == [EOS, TURN_END]
+
+
+def test_grammars_are_compiled_once_in_a_thread_and_loaded_with_the_first():
+    loaded: list[str] = []
+
+    def load() -> Tokenizer:
+        loaded.append(threading.current_thread().name)
+        return TOKENIZER
+
+    grammars = Grammars(load)
+    assert loaded == []
+    first, second = grammars.start('start: "ab"').result(), grammars.start('start: "ab"').result()
+    first.advance([ord("a")])
+    assert mask(first, VOCAB) == [ord("b")]
+    assert mask(second, VOCAB) == [ord("a")]
+    assert len(loaded) == 1
+    assert loaded[0] != threading.current_thread().name

@@ -66,7 +66,7 @@ class Work:
 # about a minute, with prompts scaled down, as such cores read a prompt a hundred times slower but write only a few
 # times slower.
 VIRTUAL = Work(requests=300, rate=20.0, prompt_scale=1.0, context=4096, windows=8)
-REAL = Work(requests=32, rate=8.0, prompt_scale=0.2, context=4096, windows=2)
+REAL = Work(requests=32, rate=20.0, prompt_scale=0.4, context=4096, windows=1)
 
 
 def bench_batching(

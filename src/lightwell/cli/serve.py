@@ -140,6 +140,7 @@ async def _serve(
     finally:
         serving.cancel()
         await supervisor.stop()
+        await gateway.grammars.end()
 
 
 def startup_report(config: "ServeConfig", plan: "KVPlan", hello: "Hello", listener: "socket.socket") -> str:

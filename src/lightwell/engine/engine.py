@@ -12,6 +12,7 @@ from lightwell.engine.speculation import Speculator
 from lightwell.errors import InvalidRequest
 from lightwell.events import Event, EventLog, Finished, Rejected, Stepped
 from lightwell.runtimes.base import Runtime
+from lightwell.sampling.grammar import Matcher
 from lightwell.units import Seconds
 
 _PATIENCE: Seconds = 0.02  # for a grammar to be read, before the caller looks after other things again
@@ -37,7 +38,7 @@ class Engine:
         self._speculator = speculator
         self._masks = masks
         self._batch = BatchBuilder(scheduler.limits, masks)
-        self._read: dict[str, tuple[Request, Future[None]]] = {}  # requests whose grammar is being read
+        self._read: dict[str, tuple[Request, Future[Matcher]]] = {}  # requests whose grammar is being read
 
     @property
     def has_work(self) -> bool:
@@ -85,8 +86,8 @@ class Engine:
         output = self._runtime.execute(step)
         now, scheduler = self._clock(), self.scheduler
         logprobs = read_logprobs(plan.chunks, output)
-        if step.sampling.masks is not None:
-            self._end_failed(plan, now)
+        if self._masks is not None and step.sampling.masks is not None:
+            self._end_failed(plan, self._masks, now)
         self._note(scheduler.update(plan, output.tokens.tolist(), now, logprobs))
         pool = scheduler.pool
         stepped = Stepped(
@@ -108,31 +109,29 @@ class Engine:
         if not self.scheduler.has_work:
             wait([future for _, future in self._read.values()], _PATIENCE, FIRST_COMPLETED)
         for request, future in list(self._read.values()):
-            if not future.done():
-                continue
-            future.result()
-            if why := self._why_failed(request.id):
-                self._end_unqueued(request.id, Ending("error", why))
-            else:
-                del self._read[request.id]
-                self._note(self.scheduler.submit(request, self._clock()))
+            if future.done():
+                self._queue(request, future)
+
+    def _queue(self, request: Request, read: Future[Matcher]) -> None:
+        assert self._masks is not None, "who has none reads no grammars"
+        try:
+            self._masks.follow(request, read.result())
+        except InvalidRequest as error:
+            self._end_unqueued(request.id, Ending("error", error.message))
+            return
+        del self._read[request.id]
+        self._note(self.scheduler.submit(request, self._clock()))
 
     def _end_unqueued(self, request_id: str, ending: Ending) -> None:
-        request, future = self._read.pop(request_id)
+        request, _ = self._read.pop(request_id)
         tokens, written = len(request.tokens), len(request.answer)
         self._note([Finished(self._clock(), request_id, ending.reason, tokens, 0, written, ending.detail)])
-        if (masks := self._masks) is not None:  # by then it may be reading this one
-            future.add_done_callback(lambda _: masks.forget(request_id))
 
-    def _end_failed(self, plan: StepPlan, now: Seconds) -> None:
+    def _end_failed(self, plan: StepPlan, masks: StepMasks, now: Seconds) -> None:
         """What was drawn for a sequence whose grammar cannot be followed any more is not part of its answer."""
         for chunk in plan.chunks:
-            if why := self._why_failed(chunk.sequence.request.id):
+            if why := masks.failed(chunk.sequence.request.id):
                 self._note(self.scheduler.abort(chunk.sequence.request.id, now, Ending("error", why)))
-
-    def _why_failed(self, request_id: str) -> str:
-        why = "" if self._masks is None else self._masks.failed(request_id)
-        return why and f"the grammar of the answer cannot be followed any further: {why}"
 
     def _note(self, events: list[Event]) -> None:
         self.log.extend(events)

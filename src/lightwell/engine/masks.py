@@ -4,7 +4,6 @@ Grammars are read, and masks filled, by threads of their own: llguidance does wi
 of a step are made while the model computes it, and no one waits for another one's grammar to be read.
 """
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Chunk
 from lightwell.engine.sequence import Sequence
 from lightwell.runtimes.base import Masks
-from lightwell.sampling.grammar import Bits, GrammarVocabulary, Matcher
+from lightwell.sampling.grammar import Bits, Grammars, Matcher
 from lightwell.units import Tokens
 
 
@@ -27,23 +26,25 @@ class _Follower:
 
 
 class StepMasks:
-    """``make_vocabulary`` is called when the first grammar comes."""
+    """``vocab`` is the number of scores that the model gives, which may be more than there are tokens."""
 
-    def __init__(self, make_vocabulary: Callable[[], GrammarVocabulary]) -> None:
-        self._make_vocabulary = make_vocabulary
-        self._vocabulary: GrammarVocabulary | None = None
+    def __init__(self, grammars: Grammars, vocab: Tokens) -> None:
+        self._grammars, self._words = grammars, -(-vocab // 32)
         self._followers: dict[str, _Follower] = {}
-        self._reading = ThreadPoolExecutor(1, "grammar-reader")
         self._filling = ThreadPoolExecutor(1, "mask-filler")
 
-    def read(self, request: Request) -> Future[None]:
-        """Begin to read a request's grammar; it can be scheduled once that is done."""
-        return self._reading.submit(self._read, request)
+    def read(self, request: Request) -> Future[Matcher]:
+        """Begin to read a request's grammar. Its exception is InvalidRequest where it cannot be followed."""
+        return self._grammars.start(request.grammar)
+
+    def follow(self, request: Request, matcher: Matcher) -> None:
+        """The request can be scheduled now: its grammar is read."""
+        self._followers[request.id] = _Follower(matcher)
 
     def failed(self, request_id: str) -> str:
         """Why a request's grammar cannot be followed any further; empty where it can, or there is none."""
         follower = self._followers.get(request_id)
-        return "" if follower is None else follower.matcher.failed
+        return "" if follower is None else follower.matcher.error
 
     def forget(self, request_id: str) -> None:
         """The request is over."""
@@ -51,8 +52,6 @@ class StepMasks:
 
     def of(self, chunks: list[Chunk]) -> Masks | None:
         """The masks of all logit rows of a step, being filled; None where no row has any."""
-        if not any(chunk.draws and chunk.sequence.request.grammar for chunk in chunks):
-            return None
         rows: list[int] = []
         work: list[tuple[Sequence, list[int], int]] = []
         masks = 0
@@ -64,21 +63,11 @@ class StepMasks:
                 masks += chunk.draws
             else:
                 rows += [-1] * chunk.draws
-        bits = self._new_bits(masks)
+        if not work:
+            return None
+        bits = np.zeros((masks, self._words), np.uint32)
         filled = self._filling.submit(self._fill, work, bits)
         return Masks(np.array(rows, np.int32), bits, filled.result)
-
-    def _new_bits(self, masks: int) -> Bits:
-        assert self._vocabulary is not None, "a grammar is read before its request is scheduled"
-        return np.full((masks, -(-self._vocabulary.vocab // 32)), 0xFFFFFFFF, np.uint32)
-
-    def _read(self, request: Request) -> None:
-        self._vocabulary = self._vocabulary or self._make_vocabulary()
-        matcher = Matcher(self._vocabulary, request.grammar)
-        matcher.fill(
-            self._new_bits(1)
-        )  # the first mask takes longest, as it makes the lexer; no step is to wait for it
-        self._followers[request.id] = _Follower(matcher)
 
     def _fill(self, work: list[tuple[Sequence, list[int], int]], bits: Bits) -> None:
         for sequence, proposed, first in work:

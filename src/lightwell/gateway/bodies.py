@@ -20,16 +20,6 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
-    """The form of an answer, in vLLM's words: one of these."""
-
-    json: dict[str, Any] | str | None = None
-    json_object: bool | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-
-
 class GenerationBody(msgspec.Struct, kw_only=True):
     """What chat and completions have in common."""
 
@@ -56,11 +46,12 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     priority: Annotated[int, _WIRE_INTEGER] | None = None
     cache_salt: str | None = None
     response_format: dict[str, Any] | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | str | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 

@@ -13,7 +13,7 @@ from lightwell.gateway.plan import Prompt, answer_length, plan
 from lightwell.gateway.prompts import encode_messages
 from lightwell.gateway.reply import reply
 from lightwell.gateway.shapes import ChatShape
-from lightwell.gateway.structured import grammar_of
+from lightwell.gateway.structured import checked_grammar
 from lightwell.gateway.tools.asked import tools_of
 from lightwell.gateway.tools.calling import calling_for
 from lightwell.units import Tokens
@@ -37,7 +37,7 @@ async def _plan(gateway: Gateway, body: ChatBody) -> Generation:
     gateway.known_model(body.model)
     gateway.admit()
     asked, logprobs, tools = _asked_length(body), _logprobs(body), tools_of(body)
-    form = await grammar_of(body)
+    form = await checked_grammar(gateway, body)
     if form and tools is not None and not body.response_format:
         raise InvalidRequest("With 'tools' the form of an answer is said by 'response_format' only.", param="tools")
     calling = None if tools is None else await calling_for(gateway, tools, form)

@@ -14,7 +14,7 @@ from lightwell.gateway.plan import Prompt, answer_length, plan
 from lightwell.gateway.prompts import check_tokens, encode_text
 from lightwell.gateway.reply import reply
 from lightwell.gateway.shapes import CompletionShape
-from lightwell.gateway.structured import grammar_of
+from lightwell.gateway.structured import checked_grammar
 from lightwell.units import Tokens
 
 _DEFAULT_LENGTH: Tokens = 16  # OpenAI's
@@ -39,7 +39,7 @@ async def _plan(gateway: Gateway, body: CompletionBody) -> Generation:
     gateway.admit()
     _check(body)
     prompts = [await _prompt(gateway, prompt, body) for prompt in _prompts(body.prompt)]
-    grammar = await grammar_of(body)
+    grammar = await checked_grammar(gateway, body)
     return plan(gateway, body, "cmpl", prompts, body.logprobs, body.best_of, grammar=grammar)
 
 

@@ -9,6 +9,7 @@ import lightwell
 from lightwell.errors import ModelNotFound, Overloaded
 from lightwell.gateway.cached import CachedTokens
 from lightwell.gateway.drain import Drain
+from lightwell.gateway.grammar_checker import GrammarChecker
 from lightwell.gateway.lengths import LengthLimits
 from lightwell.gateway.tools.dialect import Dialect, find_dialect
 from lightwell.host.client import EngineClient
@@ -36,10 +37,12 @@ class Gateway:
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: Metrics = field(init=False)
     cached: CachedTokens = field(init=False)
+    grammars: GrammarChecker = field(init=False)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.model_names[0])
         self.cached = CachedTokens()
+        self.grammars = GrammarChecker(self.tokenizer)
         self.engine.subscribe(self.metrics.read)
         self.engine.subscribe(self.cached.read)
 

@@ -1,122 +1,195 @@
-"""Structured output: what a request says of its answer's form, as one grammar. OpenAI's and vLLM's ways to say it.
+"""Structured output: whatever way a request constrains its answer, as one grammar of llguidance's Lark dialect."""
 
-An answer is never less constrained than was asked: what cannot be followed to the letter is a 400 that names it.
-"""
-
-import asyncio
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 
-from lightwell.errors import InvalidRequest
-from lightwell.gateway.bodies import GenerationBody, StructuredOutputs
-from lightwell.sampling.grammar import complaint_about, json_rule, lark_of_gbnf, regex_grammar
+from lightwell.errors import InvalidRequest, UnsupportedParameter
+from lightwell.gateway.bodies import GenerationBody
+from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.schemas import WHITESPACE, Schema, json_term
 
-# Assertions of other drafts and dialects, which llguidance takes for annotations and would not hold an answer to.
-_UNHEARD = frozenset({"divisibleBy", "disallow", "extends"} | {f"format{bound}" for bound in ("Minimum", "Maximum")})
-_LARGEST_MULTIPLE = 10_000  # of a million the first mask takes many seconds
-_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
-_SCHEMAS = ("items", "additionalProperties", "additionalItems", "not", "if", "then", "else")
-_LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
-async def grammar_of(body: GenerationBody) -> str:
-    """The grammar of the answer; empty where it may be anything.
+@dataclass(frozen=True)
+class Constraint:
+    """``param`` is the place in the request that asked for the grammar."""
 
-    Raises InvalidRequest, naming the parameter, for a form that cannot be read or followed, or where two are given.
+    grammar: str
+    param: str
+
+
+class _JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
+    """``strict`` makes no difference: every schema is kept to."""
+
+    name: str
+    schema: dict[str, Any] | bool
+    description: str | None = None
+    strict: bool | None = None
+
+
+class _ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """``schema`` beside ``json_object`` is what llama.cpp and others take."""
+
+    type: str
+    json_schema: _JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+
+
+class _StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+    """vLLM's. ``disable_fallback`` makes no difference: nothing falls back here."""
+
+    json: dict[str, Any] | bool | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool | None = None
+    disable_fallback: bool | None = None
+
+
+def constraint(body: GenerationBody) -> Constraint | None:
+    """What the request constrains its answer to, if it does; the grammar itself is still unchecked.
+
+    Raises InvalidRequest where it is malformed, asks for more than one constraint, or for one that is not supported.
     """
-    asked = [(param, make) for param, make in _forms(body) if make is not None]
-    if not asked:
+    found = [*_from_response_format(body), *_from_structured_outputs(body), *_from_guided(body)]
+    if len(found) > 1:
+        names = " and ".join(repr(one.param) for one in found)
+        raise InvalidRequest(f"{names} cannot be combined: an answer has one constraint.", param=found[1].param)
+    return found[0] if found else None
+
+
+async def checked_grammar(gateway: Gateway, body: GenerationBody) -> str:
+    """The grammar that the answer is to be drawn with, empty for none. Raises InvalidRequest where it cannot be."""
+    asked = constraint(body)
+    if asked is None:
         return ""
-    if len(asked) > 1:
-        names = " and ".join(repr(param) for param, _ in asked)
-        raise InvalidRequest(f"{names} both say what form the answer has: give one.", param=asked[1][0])
-    param, grammar = asked[0]
-    if complaint := await asyncio.to_thread(complaint_about, grammar):
-        raise InvalidRequest(f"{param!r} cannot be followed: {complaint}", param=param)
-    return grammar
+    await gateway.grammars.check(asked.grammar, asked.param)
+    return asked.grammar
 
 
 def either(answer: str, calls: str) -> str:
-    """The Lark grammar of an answer in this form, or of tool calls: both are grammars with a rule named start."""
-    return answer.replace("start:", "start: answer | calls\nanswer:", 1) + calls.replace("start:", "calls:", 1)
+    """The grammar of an answer in this form, or of tool calls: both have a rule named start."""
+    return answer.replace("start:", "start: answer | calls\nanswer:", 1) + "\n" + calls.replace("start:", "calls:", 1)
 
 
-def _forms(body: GenerationBody) -> Iterable[tuple[str, str | None]]:
-    """Every parameter that can give the answer a form, and the grammar that it gives."""
-    yield "response_format", _of_response_format(body.response_format)
-    outputs = body.structured_outputs or StructuredOutputs()
-    yield "structured_outputs.json", _of_json(outputs.json, "structured_outputs.json")
-    yield "structured_outputs.json_object", _of_json({"type": "object"}, "") if outputs.json_object else None
-    yield "structured_outputs.regex", _of_regex(outputs.regex)
-    yield "structured_outputs.choice", _of_choice(outputs.choice, "structured_outputs.choice")
-    yield "structured_outputs.grammar", _of_grammar(outputs.grammar)
-    yield "guided_json", _of_json(body.guided_json, "guided_json")
-    yield "guided_regex", _of_regex(body.guided_regex)
-    yield "guided_choice", _of_choice(body.guided_choice, "guided_choice")
-    yield "guided_grammar", _of_grammar(body.guided_grammar)
-
-
-def _of_response_format(asked: dict[str, Any] | None) -> str | None:
-    param = "response_format"
+def _from_response_format(body: GenerationBody) -> Iterator[Constraint]:
+    if body.response_format is None:
+        return
+    asked = _read(body.response_format, _ResponseFormat, "response_format")
     match asked:
-        case None | {"type": "text"}:
-            return None
-        case {"type": "json_object"}:
-            return _of_json({"type": "object"}, param)
-        case {"type": "json_schema", "json_schema": {"schema": dict() as schema}}:
-            return _of_json(schema, f"{param}.json_schema.schema")
-        case {"type": "json_schema"}:
-            raise InvalidRequest(f"'{param}.json_schema.schema' is required.", param=f"{param}.json_schema.schema")
-    raise InvalidRequest(
-        f"Invalid value for '{param}.type': give text, json_object or json_schema.", param=f"{param}.type"
-    )
+        case _ResponseFormat("text", None, None):
+            pass
+        case _ResponseFormat("json_object", None, schema):
+            yield _schema({"type": "object"} if schema is None else schema, "response_format", WHITESPACE)
+        case _ResponseFormat("json_schema", _JsonSchema(schema=schema), None):
+            yield _schema(schema, "response_format.json_schema.schema", WHITESPACE)
+        case _ResponseFormat("json_schema", None):
+            raise InvalidRequest("'response_format.json_schema' is required.", param="response_format.json_schema")
+        case _:
+            raise UnsupportedParameter(
+                f"'response_format' of the type {asked.type!r} with these fields is not supported: there are text, "
+                "json_object with or without a schema, and json_schema.",
+                param="response_format",
+            )
 
 
-def _of_json(schema: dict[str, Any] | str | None, param: str) -> str | None:
-    if schema is None:
-        return None
+def _from_structured_outputs(body: GenerationBody) -> Iterator[Constraint]:
+    if body.structured_outputs is None:
+        return
+    where = "structured_outputs"
+    asked = _read(body.structured_outputs, _StructuredOutputs, where)
+    spaces = _whitespace(asked.whitespace_pattern, bool(asked.disable_any_whitespace), f"{where}.whitespace_pattern")
+    found = list(_one_of(where + ".", asked.json, asked.regex, asked.choice, asked.grammar, spaces))
+    if asked.json_object:
+        found.append(_schema({"type": "object"}, f"{where}.json_object", spaces))
+    if not found:
+        raise InvalidRequest(
+            "'structured_outputs' needs one of json, regex, choice, grammar or json_object.", param=where
+        )
+    yield from found
+
+
+def _from_guided(body: GenerationBody) -> Iterator[Constraint]:
+    """The names that vLLM had before ``structured_outputs``."""
+    spaces = _whitespace(body.guided_whitespace_pattern, False, "guided_whitespace_pattern")
+    yield from _one_of("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar, spaces)
+
+
+def _one_of(
+    prefix: str,
+    schema: Schema | str | None,
+    regex: str | None,
+    choice: list[str] | None,
+    grammar: str | None,
+    spaces: str,
+) -> Iterator[Constraint]:
+    if schema is not None:
+        yield _schema(schema, prefix + "json", spaces)
+    if regex is not None:
+        yield Constraint(f"start: {regex_term(regex)}", prefix + "regex")
+    if choice is not None:
+        yield _choice(choice, prefix + "choice")
+    if grammar is not None:
+        yield _lark(grammar, prefix + "grammar")
+
+
+def _schema(schema: Schema | str, param: str, spaces: str) -> Constraint:
     if isinstance(schema, str):
-        try:
-            schema = msgspec.json.decode(schema, type=dict[str, Any])
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise InvalidRequest(f"{param!r} is not a JSON schema: {error}.", param=param) from None
-    check_schema(schema, param)
-    return f"start: {json_rule(schema)}\n"
+        schema = _parsed(schema, param)
+    options = {"whitespace_pattern": spaces} if spaces else {"whitespace_flexible": False}
+    return Constraint(f"start: {json_term(schema, param, options)}", param)
 
 
-def check_schema(schema: Mapping[str, Any], param: str) -> None:
-    """Raises InvalidRequest for a keyword that would bind the answer and that it would not be held to."""
-    waiting: list[Any] = [schema]
-    while waiting:
-        each = waiting.pop()
-        if not isinstance(each, dict):
-            continue
-        if unheard := sorted(_UNHEARD & each.keys()):
-            raise InvalidRequest(f"The schema's keyword {unheard[0]!r} is not supported.", param=param)
-        if isinstance(multiple := each.get("multipleOf"), int | float) and multiple > _LARGEST_MULTIPLE:
-            raise InvalidRequest(f"'multipleOf' above {_LARGEST_MULTIPLE} is not supported.", param=param)
-        waiting += [each[name] for name in _SCHEMAS if name in each]
-        for name in _SCHEMAS_BY_NAME:
-            waiting += each[name].values() if isinstance(each.get(name), dict) else ()
-        for name in _LISTS_OF_SCHEMAS:
-            waiting += each[name] if isinstance(each.get(name), list) else ()
+def _parsed(text: str, param: str) -> Schema:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any] | bool)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidRequest(f"Invalid value for {param!r}: not a JSON schema: {error}.", param=param) from None
 
 
-def _of_regex(pattern: str | None) -> str | None:
-    return None if pattern is None else regex_grammar(pattern)
+def _whitespace(pattern: str | None, none: bool, param: str) -> str:
+    if pattern is not None and none:
+        raise InvalidRequest(f"{param!r} cannot be combined with 'disable_any_whitespace'.", param=param)
+    return "" if none else WHITESPACE if pattern is None else pattern
 
 
-def _of_choice(choices: list[str] | None, param: str) -> str | None:
-    if choices is None:
-        return None
-    if not all(choices) or not choices:
-        raise InvalidRequest(f"{param!r} needs at least one choice, and none that is empty.", param=param)
-    return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices) + "\n"
+def _choice(choice: list[str], param: str) -> Constraint:
+    if not choice:
+        raise InvalidRequest(f"{param!r} is empty: there is nothing to choose from.", param=param)
+    return Constraint("start: " + " | ".join(literal(text) for text in choice), param)
 
 
-def _of_grammar(text: str | None) -> str | None:
-    """Lark as llguidance has it, or GBNF, which llama.cpp's users have."""
-    return lark_of_gbnf(text) if text is not None and "::=" in text else text
+def _lark(grammar: str, param: str) -> Constraint:
+    if re.search(r"^\s*[\w-]+\s*::=", grammar, re.MULTILINE):
+        raise UnsupportedParameter(f"{param!r} is in EBNF, which is not supported: write it in Lark.", param=param)
+    if not grammar.strip() or grammar.lstrip().startswith("{"):
+        raise InvalidRequest(f"{param!r} is not a grammar: write it in Lark.", param=param)
+    return Constraint(grammar, param)
+
+
+def literal(text: str) -> str:
+    """A text as a term of a Lark grammar."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def regex_term(regex: str) -> str:
+    """A regular expression as a term of a Lark grammar, which puts it between slashes on one line."""
+    escapes = {"/": r"\/", "\n": r"\n"}
+    escaped = re.sub(r"\\.|/|\n", lambda found: escapes.get(found[0], found[0]), regex, flags=re.DOTALL)
+    return f"/{escaped}/"
+
+
+def _read(fields: Mapping[str, Any], kind: type[S], param: str) -> S:
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$")
+        raise InvalidRequest(f"Invalid value for '{param}{where.removesuffix('`')}': {what}.", param=param) from None

@@ -21,7 +21,7 @@ from lightwell.events import EventLog
 from lightwell.host.messages import EngineConfig, Hello
 from lightwell.host.offload import Offload, set_up_offload
 from lightwell.runtimes.base import BLOCK_TOKENS, Runtime
-from lightwell.sampling.grammar import GrammarVocabulary
+from lightwell.sampling.grammar import Grammars
 from lightwell.text import load_tokenizer
 
 
@@ -76,7 +76,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
 
 
 def make_masks(checkpoint: Checkpoint) -> StepMasks:
-    return StepMasks(lambda: GrammarVocabulary(load_tokenizer(checkpoint), checkpoint.spec.vocab))
+    return StepMasks(Grammars(lambda: load_tokenizer(checkpoint)), checkpoint.spec.vocab)
 
 
 def make_speculator(config: EngineConfig, target: Checkpoint, limits: SchedulerLimits) -> Speculator | None:

@@ -1,158 +1,227 @@
-"""Grammars: which tokens may come next in an answer that has to have a form. llguidance reads them; it is imported when
-the first one is asked for.
+"""Grammars: which tokens may come next, through llguidance, which is imported when the first grammar arrives.
 
-A grammar is a text as llguidance has it: Lark, or what its functions make of a JSON schema or a regular expression.
+A grammar is a text in llguidance's dialect of Lark, which may hold JSON schemas (``%json {...}``). Compiling one gives
+a Matcher for each answer; it follows the answer's tokens.
 """
 
-import json
+import os
 import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from lightwell.errors import InvalidRequest
 from lightwell.text.tokenizer import Tokenizer
 from lightwell.units import Bytes, Tokens
 
 if TYPE_CHECKING:
-    from llguidance import LLParserLimits, LLTokenizer
-
-MOST_BYTES: Bytes = 1 << 16  # of a grammar; a larger one holds the interpreter lock for long even where it is refused
-
-# The work that reading a grammar may take, a fifth of what is usual: schemas met in practice stay far below, those that
-# are made to go beyond it (powers of powers) are refused.
-_READING_FUEL, _LARGEST_GRAMMAR = 200_000, 200_000
-
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")  # where in a grammar that nobody wrote
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 Bits = npt.NDArray[np.uint32]
 
+MAX_GRAMMAR_BYTES: Bytes = 1 << 16
+COMPILE_STACK_BYTES: Bytes = 16 << 20  # llguidance recurses; what was checked with less stack cannot overflow this one
+_KEPT_GRAMMARS = 8
+_NICENESS = 10  # of the compiling thread: it may take a second, and steps need their processors
 
-class GrammarVocabulary:
-    """A model's tokens as llguidance knows them. Made in 0.2 to 3 seconds when it is first used; for several threads.
 
-    ``vocab`` is the number of scores that the model gives, which may be more than there are tokens.
+class GrammarVocabulary(msgspec.Struct, frozen=True, array_like=True):
+    """``pieces[id]`` are a token's bytes. ``special`` tokens never count as text; ``ends`` end an answer."""
+
+    pieces: list[bytes]
+    special: list[int]
+    ends: list[int]
+
+
+def grammar_vocabulary(tokenizer: Tokenizer) -> GrammarVocabulary:
+    """What grammars need of a tokenizer. What ends an answer is no text either, whatever kind of token it is.
+
+    Raises InvalidRequest where no token ends an answer.
     """
-
-    def __init__(self, tokenizer: Tokenizer, vocab: Tokens) -> None:
-        self._tokenizer, self._lock = tokenizer, Lock()
-        self.vocab = vocab
-
-    @property
-    def tokens(self) -> "LLTokenizer":
-        with self._lock:
-            return self._tokens
-
-    @cached_property
-    def _tokens(self) -> "LLTokenizer":
-        from llguidance import LLTokenizer, TokenizerWrapper
-
-        wrapped = TokenizerWrapper(_Tokens(self._tokenizer))
-        return LLTokenizer(wrapped, n_vocab=self.vocab, eos_token=sorted(self._tokenizer.stop_ids))
+    if not tokenizer.stop_ids:
+        raise InvalidRequest("This model has no token that ends an answer, so a constrained one could not end.")
+    special = tokenizer.special_ids | tokenizer.stop_ids
+    return GrammarVocabulary(tokenizer.vocabulary.pieces, sorted(special), sorted(tokenizer.stop_ids))
 
 
-class _Tokens:
-    """What llguidance asks of a tokenizer."""
+class _Pieces:
+    """A vocabulary in the shape that llguidance's TokenizerWrapper wants."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.tokens = list(tokenizer.vocabulary.pieces)
-        self.special_token_ids = sorted(tokenizer.special_ids)
-        self.bos_token_id = tokenizer.bos_id
-        self.eos_token_id = min(tokenizer.stop_ids, default=None)
+    def __init__(self, vocabulary: GrammarVocabulary, encode: Callable[[str], list[int]]) -> None:
+        self.tokens = vocabulary.pieces
+        self.special_token_ids = vocabulary.special
+        self.eos_token_id = vocabulary.ends[0]
+        self.bos_token_id = None
+        self._encode = encode
 
     def __call__(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, special=False)
+        return self._encode(text)
 
 
-def json_rule(schema: Mapping[str, Any]) -> str:
-    """JSON of this schema as a part of a Lark rule, written with one space after commas and colons: free white space
-    is what a small model can write for ever."""
-    return "%json " + json.dumps({**schema, "x-guidance": _SPACING}, ensure_ascii=False)
+def native_tokenizer(vocabulary: GrammarVocabulary, encode: Callable[[str], list[int]] | None = None) -> "LLTokenizer":
+    """llguidance's index of a vocabulary: 0.1 s and 10 MB for 49,000 tokens, 1 s and 60 MB for 262,000.
+
+    ``encode`` cuts text that a grammar leaves no choice about into the tokens that the model knows it by. Where there
+    is none, or it does not keep to the text (it leaves characters out, or takes others for them), the longest tokens
+    that fit are taken.
+    """
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    def cut(text: str) -> list[int]:
+        tokens = encode(text) if encode else []
+        exact = b"".join([vocabulary.pieces[token] for token in tokens]) == text.encode()
+        return tokens if exact else native.greedy_tokenize(text)
+
+    native = LLTokenizer(
+        TokenizerWrapper(_Pieces(vocabulary, cut)), n_vocab=len(vocabulary.pieces), eos_token=vocabulary.ends
+    )
+    return native
 
 
-def regex_grammar(pattern: str) -> str:
+def native_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
+    """A matcher at the start of the grammar. Raises InvalidRequest with llguidance's reason where it cannot be used."""
     from llguidance import LLMatcher
 
-    grammar: str = LLMatcher.grammar_from_regex(pattern)
-    return grammar
-
-
-def lark_of_gbnf(text: str) -> str:
-    """Text that is no GBNF comes back as it is: it is no Lark either, and whoever reads it says so."""
-    from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
-
-    try:
-        lark: str = gbnf_to_lark(text)
-    except GbnfToLarkError:
-        return text
-    return lark
-
-
-def complaint_about(grammar: str, vocabulary: GrammarVocabulary | None = None) -> str:
-    """Why a grammar cannot be used, in one line without the grammar itself; empty where it can."""
-    from llguidance import LLMatcher
-
-    if len(grammar.encode()) > MOST_BYTES:
-        return f"it is larger than {MOST_BYTES} bytes"
-    tokens = None if vocabulary is None else vocabulary.tokens
-    complaint: str = LLMatcher.validate_grammar(grammar, tokens, limits=_limits())
-    return _PLACE.sub("", complaint.partition("\n")[0])
-
-
-class Matcher:
-    """Where one answer is in its grammar. ``failed`` says why it cannot go on, which large grammars may do half way."""
-
-    def __init__(self, vocabulary: GrammarVocabulary, grammar: str) -> None:
-        from llguidance import LLMatcher
-
-        self._matcher: LLMatcher = LLMatcher(vocabulary.tokens, grammar, log_level=0, limits=_limits())
-
-    @property
-    def failed(self) -> str:
-        return self._matcher.get_error().partition("\n")[0] if self._matcher.is_error() else ""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the answer may end here."""
-        return bool(self._matcher.is_accepting())
-
-    def advance(self, tokens: Sequence[int]) -> None:
-        """The answer has these tokens more. One that ends it may be followed by anything."""
-        for token in tokens:
-            if self._matcher.is_stopped():
-                return
-            self._matcher.consume_token(token)
-
-    def fill(self, bits: Bits, proposed: Sequence[int] = ()) -> None:
-        """Write the mask of the next token, then those after each of the ``proposed`` tokens, to rows (1 + P, words).
-
-        Rows after a proposed token that the grammar forbids stay as they are: they are never drawn from.
-        """
-        self._fill(bits[0])
-        advanced = 0
-        for token in proposed:
-            if self._matcher.is_stopped() or not self._matcher.validate_tokens([token]):
-                break
-            self._matcher.consume_token(token)
-            advanced += 1
-            self._fill(bits[advanced])
-        if advanced and not self._matcher.is_error():
-            self._matcher.rollback(advanced)
-
-    def _fill(self, row: Bits) -> None:
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+    if (size := len(grammar.encode(errors="surrogatepass"))) > MAX_GRAMMAR_BYTES:
+        raise InvalidRequest(f"it is {size} bytes long; {MAX_GRAMMAR_BYTES} are the most.")
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
+    if matcher.is_error():
+        raise InvalidRequest(_plain(matcher.get_error()))
+    return matcher
 
 
 def _limits() -> "LLParserLimits":
+    """A twelfth to a half of llguidance's own; no schema of the public collections that it can compile comes near them.
+    They bound the work for one mask to some milliseconds, and what the lexer of one answer may grow to."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        initial_lexer_fuel=_READING_FUEL,
-        max_grammar_size=_LARGEST_GRAMMAR,
+        initial_lexer_fuel=200_000,
+        step_lexer_fuel=100_000,
+        step_max_items=20_000,
+        max_lexer_states=20_000,
+        max_grammar_size=100_000,
         verbose_errors=False,
     )
+
+
+_PREFIX = re.compile(r"^(at 1\(8\): )?(failed to compile JSON schema: )?")  # the place where "start: " has its term
+_DETAIL = re.compile(r"^error: (.*)$", re.MULTILINE)
+_LONGEST_REASON = 300
+_NOTHING = "nothing that this model can write fits it"
+
+
+def _plain(reason: str) -> str:
+    """The reason in one line, without the grammar that llguidance repeats below it."""
+    if not reason or reason.startswith("NoExtension"):
+        return _NOTHING
+    line = _PREFIX.sub("", reason.strip().partition("\n")[0])
+    if line.endswith(":") and (detail := _DETAIL.search(reason)):
+        line = f"{line[:_LONGEST_REASON]} {detail[1]}"
+    return line if len(line) <= 2 * _LONGEST_REASON else f"{line[: 2 * _LONGEST_REASON]}..."
+
+
+class Matcher:
+    """Follows one answer through its grammar. For one thread at a time.
+
+    ``finished``: the answer is complete, and nothing but a token that ends it could follow. ``error`` says why the
+    grammar cannot be followed any further (it got too complex): the answer has to end there.
+    """
+
+    def __init__(self, pristine: "LLMatcher", vocabulary: GrammarVocabulary) -> None:
+        self._pristine = pristine
+        self._native = pristine.deep_copy()
+        self._ends = vocabulary.ends
+        self._words = -(-len(vocabulary.pieces) // 32)
+        self._tokens: list[int] = []
+        self.finished = False
+        self.error = ""
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Follow tokens that the answer now has. Sets ``error`` where the grammar does not allow them."""
+        text = [token for token in tokens if token not in self._ends]  # llguidance cannot take back those that end
+        self._tokens += text
+        if not self.error and not self._native.consume_tokens(text):
+            self.error = _plain(self._native.get_error())
+        self.finished = not self.error and (len(text) < len(tokens) or self._native.is_stopped())
+
+    def fill(self, rows: Bits, proposed: Sequence[int] = ()) -> int:
+        """Write the masks of the next token and of those after each proposed one: ``rows`` (1 + P, words), of which
+        those beyond ceil(vocab / 32) stay as they are.
+
+        Returns how many rows are written: what is drawn from later ones is void. Zero means that ``error`` is set.
+        After a proposed token that is not allowed, or that ends the answer, the rows do not matter.
+        """
+        rows[:, : self._words] = 0xFFFFFFFF
+        followed = 0
+        for place, row in enumerate(rows[:, : self._words]):
+            self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if self._native.is_error() or not row.any():
+                self._come_back(place)
+                return place
+            if place == len(proposed) or proposed[place] in self._ends or not allows(row, proposed[place]):
+                break
+            self._native.consume_token(proposed[place])
+            followed += 1
+        if followed:
+            self._native.rollback(followed)
+        return len(rows)
+
+    def _come_back(self, followed: Tokens) -> None:
+        """After an error there is no way back. One that came from proposed tokens must not end the answer."""
+        if not followed:
+            self.error = _plain(self._native.get_error())
+            return
+        self._native = self._pristine.deep_copy()
+        self._native.consume_tokens(self._tokens)
+
+
+def allows(row: Bits, token: int) -> bool:
+    """Whether a mask has the token's bit."""
+    return bool(row[token >> 5] >> (token & 31) & 1)
+
+
+class Grammars:
+    """Compiles the grammars of one model's answers, one at a time, in a thread beside the steps.
+
+    ``load`` is called in that thread for the first grammar. The latest ones are kept: many requests share one.
+    """
+
+    def __init__(self, load: Callable[[], Tokenizer]) -> None:
+        self._load = load
+        self._thread = ThreadPoolExecutor(1, "grammars", _give_way)
+        self._pristine = lru_cache(_KEPT_GRAMMARS)(self._compile)
+
+    def start(self, grammar: str) -> Future[Matcher]:
+        """The matcher of a new answer, when it is ready. Its exception is InvalidRequest where there is none."""
+        before = threading.stack_size(COMPILE_STACK_BYTES)  # of the thread, if this is the first grammar
+        try:
+            return self._thread.submit(self._matcher, grammar)
+        finally:
+            threading.stack_size(before)
+
+    @cached_property
+    def _vocabulary(self) -> tuple["LLTokenizer", GrammarVocabulary]:
+        tokenizer = self._load()
+        vocabulary = grammar_vocabulary(tokenizer)
+        return native_tokenizer(vocabulary, tokenizer.encode_continuation), vocabulary
+
+    def _compile(self, grammar: str) -> "LLMatcher":
+        return native_matcher(self._vocabulary[0], grammar)
+
+    def _matcher(self, grammar: str) -> Matcher:
+        matcher = Matcher(self._pristine(grammar), self._vocabulary[1])
+        matcher.fill(np.empty((1, -(-len(self._vocabulary[1].pieces) // 32)), np.uint32))  # the first takes longest
+        return matcher
+
+
+def _give_way() -> None:
+    with suppress(OSError, AttributeError):  # only Linux has it for single threads
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -85,6 +85,10 @@ class Tokenizer:
                 ids += self._encode_plain(part, at_start=not ids)
         return ids
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """Token ids of ordinary text that goes on from other tokens: it gets no space in front."""
+        return self._encode_plain(text, at_start=False) if text else []
+
     def with_one_bos(self, ids: list[int]) -> list[int]:
         """The ids beginning with exactly one BOS if this model wants one; otherwise as they are."""
         if not self.add_bos or self.bos_id is None:

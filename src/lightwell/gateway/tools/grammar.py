@@ -4,11 +4,14 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lightwell.gateway.schemas import json_term
 from lightwell.gateway.tools.asked import Tools
 from lightwell.gateway.tools.parser import Parser
-from lightwell.sampling.grammar import json_rule
 from lightwell.text.tokenizer import Tokenizer
 
+# As templates write arguments back into the conversation, so that the next turn finds its prefix in the cache. Free
+# white space would also be what a small model can write for ever.
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _MOST_CALLS = 16  # in one answer: without a bound a small model goes on until its tokens are used up
 
 
@@ -24,14 +27,18 @@ def forced_grammar(parser: type[Parser], tools: Tools, tokenizer: Tokenizer) -> 
     rules = [f"start: {_sequence(start)}", f"call: {' | '.join(calls)}"]
     for rule, name in zip(calls, tools.forced, strict=True):
         before, after = parser.around(name)
-        written = [_literal(before, tokenizer), json_rule(tools.schemas[name]), _literal(after, tokenizer)]
+        written = [
+            _literal(before, tokenizer),
+            json_term(tools.schemas[name], "tools", _SPACING),
+            _literal(after, tokenizer),
+        ]
         rules.append(f"{rule}: {_sequence(written)}")
     return "\n".join(rules) + "\n"
 
 
-def arguments_grammar(schema: Mapping[str, Any]) -> str:
-    """The arguments of one function alone."""
-    return f"start: {json_rule(schema)}\n"
+def arguments_grammar(schema: Mapping[str, Any], where: str) -> str:
+    """The arguments of one function alone. Raises UnsupportedParameter, by place, for what would be left out."""
+    return f"start: {json_term(schema, where, _SPACING)}\n"
 
 
 def _literal(text: str, tokenizer: Tokenizer) -> str:
