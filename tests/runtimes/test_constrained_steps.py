@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def test_what_waiting_raises_ends_the_step_and_only_that(kind: type[Runtime]) ->
 
 # The native runtime, in the float mode of its steps
 
-NATIVE = {isa: loaded(CpuRuntime, isa) for isa in _native.available_isas()}
+native = cache(lambda isa: loaded(CpuRuntime, isa))
 PARAMS = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
@@ -230,7 +231,7 @@ def test_rows_of_all_kinds_are_drawn_as_the_definition_says(isa: str, rows: list
         given=np.array([row[4] for row in rows], np.int32),
     )
     logits = np.empty((len(rows), VOCAB), np.float32)
-    output = NATIVE[isa].execute(step, logits)
+    output = native(isa).execute(step, logits)
     expected = draw(logits, step.sampling, started=0)
     assert output.tokens.tolist() == expected.tokens.tolist()
     for i in np.flatnonzero(step.sampling.logprobs >= 0):
@@ -283,7 +284,7 @@ def masked(rows: Any = (0, -1), allowed: Any = ONE) -> StepInput:
     ],
 )
 def test_bad_edits_masks_and_given_tokens_are_refused(step: StepInput, complaint: str) -> None:
-    runtime = NATIVE[_native.available_isas()[0]]
+    runtime = native(_native.available_isas()[0])
     with pytest.raises(ValueError, match=complaint):
         runtime.execute(step)
 
