@@ -177,7 +177,7 @@ def _lark(grammar: str, param: str) -> Constraint:
 
 def literal(text: str) -> str:
     """A text as a term of a Lark grammar."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")  # which Lark refuses as it is
 
 
 def regex_term(regex: str) -> str:

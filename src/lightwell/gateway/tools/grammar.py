@@ -1,10 +1,10 @@
 """The grammar of an answer that has to call: a Lark grammar as llguidance reads it, from the tools' schemas."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightwell.gateway.schemas import json_term
+from lightwell.gateway.structured import literal
 from lightwell.gateway.tools.asked import Tools
 from lightwell.gateway.tools.parser import Parser
 from lightwell.text.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ def arguments_grammar(schema: Mapping[str, Any], where: str) -> str:
 
 def _literal(text: str, tokenizer: Tokenizer) -> str:
     parts = tokenizer.specials.split(text)
-    return _sequence(f"<[{part}]>" if isinstance(part, int) else json.dumps(part, ensure_ascii=False) for part in parts)
+    return _sequence(f"<[{part}]>" if isinstance(part, int) else literal(part) for part in parts)
 
 
 def _sequence(parts: Iterable[str]) -> str:
