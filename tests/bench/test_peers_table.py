@@ -1,5 +1,6 @@
 """The comparison's arithmetic and bookkeeping: ratios, spreads, verdicts, exit codes, records, selection, turns."""
 
+import dataclasses
 import io
 import json
 from dataclasses import replace
@@ -158,7 +159,15 @@ def test_all_take_turns_in_each_round_and_the_first_round_is_not_written_down():
     found, log, _ = taken([ROW], rounds=1)
     measured = [entry.removeprefix("measure ") for entry in log if entry.startswith("measure")]
     assert measured == [LIGHTWELL, LLAMA, OPENVINO] * 2
-    assert found.series("decode", LLAMA, RATE) == {1: 1001.0}
+    assert list(found.series("decode", LLAMA, RATE)) == [1]
+
+
+def test_each_round_of_each_row_has_prompts_of_its_own_that_all_subjects_get():
+    other = dataclasses.replace(ROW, name="other")
+    found, _, _ = taken([ROW, other], rounds=3)
+    seeds = {row: found.series(row, LIGHTWELL, RATE) for row in ("decode", "other")}
+    assert len({*seeds["decode"].values(), *seeds["other"].values()}) == 6
+    assert all(found.series(row, LLAMA, RATE) == of_row for row, of_row in seeds.items())
 
 
 def test_whoever_is_not_measured_is_frozen():
