@@ -163,3 +163,33 @@ def test_an_id_is_open_while_its_grammar_is_read(make_engine, tokenizer):
     engine.submit(request("r", DIGITS, tokenizer))
     with pytest.raises(InvalidRequest, match="open already"):
         engine.submit(request("r", DIGITS, tokenizer))
+
+
+class KnowsTheStart:
+    """Guesses this answer, and that it goes on after its end."""
+
+    def __init__(self, answer: list[int]) -> None:
+        self.answer = answer
+
+    def propose(self, chunks):
+        return [self.answer[chunk.sequence.output_tokens :][:6] if chunk.samples else [] for chunk in chunks]
+
+    def observe(self, events):
+        pass
+
+
+def test_right_guesses_never_lead_past_the_last_mask(make_engine, tokenizer):
+    """Neither after the end of an answer that is not to stop there, nor where a grammar gets too complex on the way."""
+    [end] = [token for token in tokenizer.stop_ids if token == tokenizer.eos_id]
+    endless = structs.replace(request("endless", 'start: "ab"\n', tokenizer, max_tokens=12), stop_tokens=frozenset())
+    alone = run(make_engine(), endless)["endless"]
+    assert set(alone[2:]) <= tokenizer.stop_ids
+    names = {f"p{i}": {} for i in range(3000)}
+    complex = f'start: "x" ("y" | %json {json.dumps({"type": "object", "properties": names})})'
+    for guess in (alone, [alone[0], alone[1], end, end, end, end], [*tokenizer.encode('x{"p', special=False)]):
+        assert run(make_engine(KnowsTheStart(guess)), endless)["endless"] == alone
+        for seed in range(4):
+            too_much = request("too much", complex, tokenizer, seed + 1, max_tokens=8)
+            plain, guessed = make_engine(), make_engine(KnowsTheStart(guess))
+            assert run(guessed, too_much) == run(plain, too_much)
+            assert [e.reason for e in events(guessed, Finished)] == [e.reason for e in events(plain, Finished)]

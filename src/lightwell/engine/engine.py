@@ -1,6 +1,7 @@
 """Engine: the batch loop. Asks the scheduler for a plan, lets the runtime compute it, and logs what came of it."""
 
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 
 from lightwell.engine.batch import BatchBuilder, read_logprobs
 from lightwell.engine.clocks import Clock
@@ -85,10 +86,13 @@ class Engine:
         step = self._batch.build(plan.chunks, plan.copies)
         output = self._runtime.execute(step)
         now, scheduler = self._clock(), self.scheduler
-        logprobs = read_logprobs(plan.chunks, output)
+        tokens, logprobs = output.tokens.tolist(), read_logprobs(plan.chunks, output)
         if self._masks is not None and step.sampling.masks is not None:
             self._end_failed(plan, self._masks, now)
-        self._note(scheduler.update(plan, output.tokens.tolist(), now, logprobs))
+            kept, places = self._masks.without_void(plan.chunks)
+            plan, tokens = replace(plan, chunks=kept), [tokens[place] for place in places]
+            logprobs = logprobs and [logprobs[place] for place in places]
+        self._note(scheduler.update(plan, tokens, now, logprobs))
         pool = scheduler.pool
         stepped = Stepped(
             at=now,

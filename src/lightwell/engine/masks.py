@@ -4,6 +4,7 @@ Grammars are read, and masks filled, by threads of their own: llguidance does wi
 of a step are made while the model computes it, and no one waits for another one's grammar to be read.
 """
 
+from collections.abc import Sequence as Items
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,10 +20,12 @@ from lightwell.units import Tokens
 
 @dataclass(slots=True)
 class _Follower:
-    """``seen`` are the tokens of the answer that the matcher has taken in."""
+    """``seen`` are the tokens of the answer that the matcher has taken in. For the last ``void`` draws of the step no
+    mask was made."""
 
     matcher: Matcher
     seen: Tokens = 0
+    void: int = 0
 
 
 class StepMasks:
@@ -46,6 +49,20 @@ class StepMasks:
         follower = self._followers.get(request_id)
         return "" if follower is None else follower.matcher.error
 
+    def without_void(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[int]]:
+        """The chunks of an executed step without the guesses after which draws were not masked, and the places of the
+        results that are left: had the guesses before them been right, unmasked tokens would count."""
+        kept: list[Chunk] = []
+        places: list[int] = []
+        place = 0
+        for chunk in chunks:
+            follower = self._followers.get(chunk.sequence.request.id)
+            void = follower.void if follower is not None and chunk.draws else 0
+            places += range(place, place + chunk.results - void)
+            place += chunk.results
+            kept.append(chunk._replace(proposed=chunk.proposed[:-void]) if void else chunk)
+        return kept, places
+
     def forget(self, request_id: str) -> None:
         """The request is over."""
         self._followers.pop(request_id, None)
@@ -53,7 +70,7 @@ class StepMasks:
     def of(self, chunks: list[Chunk]) -> Masks | None:
         """The masks of all logit rows of a step, being filled; None where no row has any."""
         rows: list[int] = []
-        work: list[tuple[Sequence, list[int], int]] = []
+        work: list[tuple[Sequence, Items[int], int]] = []
         masks = 0
         for chunk in chunks:
             rows += [-1] * chunk.scored
@@ -69,10 +86,12 @@ class StepMasks:
         filled = self._filling.submit(self._fill, work, bits)
         return Masks(np.array(rows, np.int32), bits, filled.result)
 
-    def _fill(self, work: list[tuple[Sequence, list[int], int]], bits: Bits) -> None:
+    def _fill(self, work: list[tuple[Sequence, Items[int], int]], bits: Bits) -> None:
         for sequence, proposed, first in work:
             follower = self._followers[sequence.request.id]
             answer_start = len(sequence.request.tokens)
             follower.matcher.advance(sequence.known[answer_start + follower.seen :])
             follower.seen = len(sequence.known) - answer_start
-            follower.matcher.fill(bits[first : first + 1 + len(proposed)], proposed)
+            draws = 1 + len(proposed)
+            written = follower.matcher.fill(bits[first : first + draws], proposed)
+            follower.void = draws - written if written else 0

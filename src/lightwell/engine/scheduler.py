@@ -77,7 +77,7 @@ class Chunk(NamedTuple):
     start: Tokens
     tokens: Tokens
     samples: bool
-    proposed: list[int] = []  # noqa: RUF012 - never changed
+    proposed: Items[int] = ()
     scored: Tokens = 0
 
     @property

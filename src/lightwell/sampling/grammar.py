@@ -156,23 +156,25 @@ class Matcher:
         """Write the masks of the next token and of those after each proposed one: ``rows`` (1 + P, words), of which
         those beyond ceil(vocab / 32) stay as they are.
 
-        Returns how many rows are written: what is drawn from later ones is void. Zero means that ``error`` is set.
-        After a proposed token that is not allowed, or that ends the answer, the rows do not matter.
+        Returns how many rows are written: what is drawn from later ones is void. They are those after a proposed token
+        that is not allowed, that ends the answer, or with which the grammar gets too complex. Zero means that ``error``
+        is set.
         """
         rows[:, : self._words] = 0xFFFFFFFF
-        followed = 0
+        followed = written = 0
         for place, row in enumerate(rows[:, : self._words]):
             self._native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             if self._native.is_error() or not row.any():
                 self._come_back(place)
                 return place
+            written += 1
             if place == len(proposed) or proposed[place] in self._ends or not allows(row, proposed[place]):
                 break
             self._native.consume_token(proposed[place])
             followed += 1
         if followed:
             self._native.rollback(followed)
-        return len(rows)
+        return written
 
     def _come_back(self, followed: Tokens) -> None:
         """After an error there is no way back. One that came from proposed tokens must not end the answer."""
