@@ -11,7 +11,7 @@ from lightwell.events import EventLog
 from lightwell.host import offload
 from lightwell.host.build import build_engine
 from lightwell.host.messages import EngineConfig
-from lightwell.host.offload import compute_block, offload_file, probe, set_up_offload
+from lightwell.host.offload import compute_block, offload_file, set_up_offload, time_moves
 from lightwell.runtimes.fake import FakeRuntime
 from tests.tiny_gguf import write_tiny_gguf
 
@@ -29,7 +29,7 @@ def allocated() -> FakeRuntime:
 
 
 def seconds(monkeypatch, moving: float, computing: float) -> None:
-    monkeypatch.setattr(offload, "probe", lambda file, blocks, block_bytes: (moving / 2, moving / 2))
+    monkeypatch.setattr(offload, "time_moves", lambda file, blocks, block_bytes: (moving / 2, moving / 2))
     monkeypatch.setattr(offload, "compute_block", lambda runtime: computing)
 
 
@@ -82,7 +82,7 @@ def test_less_than_a_block_or_a_store_without_prefix_cache_is_an_error(tmp_path)
 
 def test_the_probe_writes_and_reads_whole_blocks(tmp_path):
     with offload_file(tmp_path, 4 * BLOCK) as file:
-        out, back = probe(file, 4, BLOCK)
+        out, back = time_moves(file, 4, BLOCK)
         assert out > 0
         assert back > 0
         blocks = [os.pread(file.fileno(), BLOCK, i * BLOCK) for i in range(4)]

@@ -43,7 +43,7 @@ def set_up_offload(config: EngineConfig, runtime: Runtime, block_bytes: Bytes, f
             f"--kv-offload {format_bytes(config.kv_offload)} is less than one block of {format_bytes(block_bytes)}."
         )
     file = offload_file(folder or cache_folder(), slots * block_bytes)
-    out, back = probe(file, min(slots, _PROBED_BLOCKS), block_bytes)
+    out, back = time_moves(file, min(slots, _PROBED_BLOCKS), block_bytes)
     computing = compute_block(runtime)
     figures = (
         f"a block goes out in {format_seconds(out)} and comes back in {format_seconds(back)}, "
@@ -78,7 +78,7 @@ def _no_file(folder: Path, size: Bytes, error: OSError) -> StartupError:
     )
 
 
-def probe(file: BinaryIO, blocks: int, block_bytes: Bytes) -> tuple[Seconds, Seconds]:
+def time_moves(file: BinaryIO, blocks: int, block_bytes: Bytes) -> tuple[Seconds, Seconds]:
     """Seconds a block to write and to read, both from the disk itself: what the system keeps in memory is a bonus."""
     content = np.random.default_rng(0).bytes(block_bytes)  # nothing that a file system could compress
     begin = time.perf_counter()
