@@ -16,6 +16,7 @@ from lightwell.errors import StartupError
 from lightwell.units import Bytes, Seconds, Tokens, parse_bytes, parse_seconds
 
 CONFIG_FILE = Path("lightwell.toml")
+DATA_FOLDER = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "lightwell"
 _PREFIX = "LIGHTWELL_"
 
 # What --objective stands for, where nothing else is said; "balanced" is the defaults.
@@ -75,6 +76,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_max_tokens: Annotated[Tokens, Meta(ge=1)] | None = None  # of a chat; by default the room left
     max_output_tokens: Annotated[Tokens, Meta(ge=1)] | None = None
     stop_repetition: bool = False
+    # Where keys, usage, files and stored answers are kept: a SQLite file or postgresql://user@host/name.
+    store: str = str(DATA_FOLDER / "lightwell.db")
     pack_cache: bool = True  # keep packed weights on disk for the next start
     shutdown_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = 30.0
     step_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = (

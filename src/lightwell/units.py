@@ -6,6 +6,9 @@ from typing import TypeAlias
 Bytes: TypeAlias = int
 Seconds: TypeAlias = float
 Tokens: TypeAlias = int
+Picodollars: TypeAlias = int  # 1e-12 dollars: $0.15 for a million tokens are 150,000 for one
+
+PICODOLLARS = 10**12  # in a dollar
 
 _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0}

@@ -1,8 +1,11 @@
 """An engine whose answers are scripted, and the small models, gateways and clients around it."""
 
 import asyncio
+import tempfile
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +17,8 @@ from lightwell.errors import Overloaded
 from lightwell.events import Admitted, Event, Finished, PromptScored, Queued, Sampled, TokenLogprobs
 from lightwell.gateway.app import create_app
 from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.served import ServedModel
+from lightwell.gateway.store import Store
 from lightwell.host.client import EngineStatus, Output
 from lightwell.host.messages import Hello
 from lightwell.text.chat import ChatTemplate
@@ -148,7 +153,8 @@ def _score(token: int, count: int) -> TokenLogprobs:
 
 def make_gateway(engine: FakeEngine, *, chat: bool = True, add_bos: bool = True, **more: Any) -> Gateway:
     template = ChatTemplate(TEMPLATE) if chat else None
-    return Gateway(engine, byte_tokenizer(add_bos=add_bos), template, ["tiny", "alias"], **more)
+    served = ServedModel(engine, byte_tokenizer(add_bos=add_bos), template, ["tiny", "alias"], **more)
+    return Gateway([served], Store(Path(tempfile.gettempdir()) / f"lightwell-{uuid.uuid4().hex}.db"))
 
 
 def make_client(gateway: Gateway) -> httpx.AsyncClient:

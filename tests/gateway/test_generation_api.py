@@ -263,7 +263,7 @@ async def test_sampling_parameters_reach_the_engine(client, engine):
     [request] = engine.requests
     sampling = request.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 40, 0.1)
-    assert (sampling.seed, sampling.logprobs, request.priority, request.salt) == (7, None, 3, "a")
+    assert (sampling.seed, sampling.logprobs, request.priority, request.salt) == (7, None, 3, "user:local/a")
 
 
 async def test_defaults_are_those_of_the_api_and_each_request_has_a_seed_of_its_own(client, engine):

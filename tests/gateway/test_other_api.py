@@ -39,7 +39,7 @@ async def test_a_model_without_a_template_says_that_it_has_no_chat():
 
 
 async def test_a_model_named_with_a_slash_can_be_asked_for(gateway):
-    gateway.model_names = ["org/tiny"]
+    gateway.models[0].names = ["org/tiny"]
     async with make_client(gateway) as client:
         assert (await client.get("/v1/models/org/tiny")).json()["id"] == "org/tiny"
 
@@ -237,7 +237,7 @@ def test_the_fingerprint_changes_with_what_could_change_the_answer():
         class Other(FakeEngine):
             hello = msgspec.structs.replace(FakeEngine().hello, **changes)
 
-        return make_gateway(Other()).fingerprint()
+        return make_gateway(Other()).models[0].fingerprint()
 
     prints = {fingerprint(), fingerprint(model="b"), fingerprint(weight_bytes=2), fingerprint(details={"isa": "avx2"})}
     assert len(prints) == 4

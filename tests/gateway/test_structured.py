@@ -47,8 +47,8 @@ async def test_every_form_reaches_the_engine_as_a_grammar(client, engine, gatewa
     body = form | (ASK if path.startswith("chat") else {"prompt": "Hi"})
     assert (await client.post(f"/v1/{path}", json=body)).status_code == 200
     [request] = engine.requests
-    assert accepts(request.grammar, fits, gateway.tokenizer)
-    assert not accepts(request.grammar, fails, gateway.tokenizer)
+    assert accepts(request.grammar, fits, gateway.models[0].tokenizer)
+    assert not accepts(request.grammar, fails, gateway.models[0].tokenizer)
 
 
 @pytest.mark.parametrize("form", [{}, {"response_format": {"type": "text"}}])
@@ -104,6 +104,6 @@ async def test_with_tools_the_answer_has_its_form_or_is_a_call(client, engine, g
     await client.post("/v1/chat/completions", json=ASK | {"response_format": json_schema(SCHEMA), "tools": TOOLS})
     [request] = engine.requests
     call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
-    assert accepts(request.grammar, JSON_TEXT, gateway.tokenizer)
-    assert accepts(request.grammar, call, gateway.tokenizer)
-    assert not accepts(request.grammar, JSON_WRONG, gateway.tokenizer)
+    assert accepts(request.grammar, JSON_TEXT, gateway.models[0].tokenizer)
+    assert accepts(request.grammar, call, gateway.models[0].tokenizer)
+    assert not accepts(request.grammar, JSON_WRONG, gateway.models[0].tokenizer)

@@ -76,6 +76,9 @@ def serve(
     default_max_tokens: Annotated[int | None, typer.Option(help="Longest chat answer, where none is asked.")] = None,
     max_output_tokens: Annotated[int | None, typer.Option(help="Longest answer that may be asked for.")] = None,
     stop_repetition: Annotated[bool | None, typer.Option(help="End answers that loop; off by default.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Where keys and usage are kept: a SQLite file or postgresql://user@host/name.")
+    ] = None,
     pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
     step_timeout_seconds: Annotated[

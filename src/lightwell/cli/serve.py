@@ -75,16 +75,19 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
 
     from lightwell.gateway.gateway import Gateway
     from lightwell.gateway.lengths import LengthLimits
+    from lightwell.gateway.served import ServedModel
+    from lightwell.gateway.store import Store
     from lightwell.text import load_template, load_tokenizer
 
-    gateway = Gateway(
+    served = ServedModel(
         engine=supervisor,
         tokenizer=load_tokenizer(checkpoint),
         template=load_template(checkpoint, config.chat_template),
-        model_names=config.served_model_name or [config.model],
+        names=config.served_model_name or [config.model],
         lengths=LengthLimits(config.max_prompt_tokens, config.default_max_tokens, config.max_output_tokens),
         tool_call_parser=config.tool_call_parser,
     )
+    gateway = Gateway([served], Store(config.store))
     gc.freeze()
     gc.enable()
     uvloop.run(_serve(config, plan, listener, supervisor, gateway))
@@ -140,7 +143,8 @@ async def _serve(
     finally:
         serving.cancel()
         await supervisor.stop()
-        await gateway.grammars.end()
+        await gateway.models[0].grammars.end()
+        await gateway.store.close()
 
 
 def startup_report(config: "ServeConfig", plan: "KVPlan", hello: "Hello", listener: "socket.socket") -> str:

@@ -3,6 +3,7 @@
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
+from lightwell.gateway.authenticate import Authenticate
 from lightwell.gateway.chat import chat_routes
 from lightwell.gateway.completions import completion_routes
 from lightwell.gateway.failures import ERROR_HANDLERS
@@ -21,7 +22,7 @@ def create_app(gateway: Gateway) -> Starlette:
     the time, which counts from the start of a server to its first token."""
     app = Starlette(
         routes=[route for routes in _ROUTES for route in routes(gateway)],
-        middleware=[Middleware(Frame, drain=gateway.drain)],
+        middleware=[Middleware(Frame, drain=gateway.drain), Middleware(Authenticate)],
         exception_handlers=ERROR_HANDLERS,
     )
     app.router.redirect_slashes = False

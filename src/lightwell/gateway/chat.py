@@ -6,12 +6,14 @@ from starlette.routing import Route
 
 from lightwell.errors import InvalidRequest
 from lightwell.gateway.bodies import ChatBody
+from lightwell.gateway.caller import Caller, caller_of
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.parameters import read_body
 from lightwell.gateway.plan import Prompt, answer_length, plan
 from lightwell.gateway.prompts import encode_messages
 from lightwell.gateway.reply import reply
+from lightwell.gateway.served import ServedModel
 from lightwell.gateway.shapes import ChatShape
 from lightwell.gateway.structured import checked_grammar
 from lightwell.gateway.tools.asked import tools_of
@@ -22,35 +24,40 @@ from lightwell.units import Tokens
 def chat_routes(gateway: Gateway) -> list[Route]:
     async def chat_completions(request: Request) -> Response:
         body, warning = read_body(await request.body(), ChatBody)
-        generation = await _plan(gateway, body)
-        shape = ChatShape(
-            logprobs=bool(body.logprobs),
-            token_ids=bool(body.return_token_ids),
-            ids_as_names=bool(body.return_tokens_as_token_ids),
-        )
-        return await reply(gateway, request, generation, shape, warning, stream=bool(body.stream))
+        caller = caller_of(request)
+        model = gateway.find_model(body.model, caller)
+        gateway.admit(model)
+        generation = await plan_chat(model, caller, body)
+        return await reply(gateway, request, generation, chat_shape(body), warning, stream=bool(body.stream))
 
     return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]
 
 
-async def _plan(gateway: Gateway, body: ChatBody) -> Generation:
-    gateway.known_model(body.model)
-    gateway.admit()
+def chat_shape(body: ChatBody) -> ChatShape:
+    return ChatShape(
+        logprobs=bool(body.logprobs),
+        token_ids=bool(body.return_token_ids),
+        ids_as_names=bool(body.return_tokens_as_token_ids),
+    )
+
+
+async def plan_chat(model: ServedModel, caller: Caller, body: ChatBody) -> Generation:
+    """From a chat in our own words, whichever API it came by, to what the engine is asked."""
     asked, logprobs, tools = _asked_length(body), _logprobs(body), tools_of(body)
-    form = await checked_grammar(gateway, body)
+    form = await checked_grammar(model, body)
     if form and tools is not None and not body.response_format:
         raise InvalidRequest("With 'tools' the form of an answer is said by 'response_format' only.", param="tools")
-    calling = None if tools is None else await calling_for(gateway, tools, form)
+    calling = None if tools is None else await calling_for(model, tools, form)
     prompt = await encode_messages(
-        gateway,
+        model,
         body.messages,
         body.add_generation_prompt,
         body.chat_template_kwargs,
         tools,
         continue_final_message=bool(body.continue_final_message),
     )
-    length = answer_length(gateway, prompt, asked, None, "messages")
-    return plan(gateway, body, "chatcmpl", [Prompt(prompt, length)], logprobs, calling=calling, grammar=form)
+    length = answer_length(model, prompt, asked, None, "messages")
+    return plan(model, caller, body, "chat", [Prompt(prompt, length)], logprobs, calling=calling, grammar=form)
 
 
 def _asked_length(body: ChatBody) -> Tokens | None:

@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from lightwell.errors import InvalidRequest
 from lightwell.gateway.bodies import CompletionBody, TokenPrompt
+from lightwell.gateway.caller import Caller, caller_of
 from lightwell.gateway.echo import Echo
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
@@ -13,6 +14,7 @@ from lightwell.gateway.parameters import read_body
 from lightwell.gateway.plan import Prompt, answer_length, plan
 from lightwell.gateway.prompts import check_tokens, encode_text
 from lightwell.gateway.reply import reply
+from lightwell.gateway.served import ServedModel
 from lightwell.gateway.shapes import CompletionShape
 from lightwell.gateway.structured import checked_grammar
 from lightwell.units import Tokens
@@ -23,24 +25,28 @@ _DEFAULT_LENGTH: Tokens = 16  # OpenAI's
 def completion_routes(gateway: Gateway) -> list[Route]:
     async def completions(request: Request) -> Response:
         body, warning = read_body(await request.body(), CompletionBody)
-        generation = await _plan(gateway, body)
-        shape = CompletionShape(
-            logprobs=body.logprobs is not None,
-            token_ids=bool(body.return_token_ids),
-            ids_as_names=bool(body.return_tokens_as_token_ids),
-        )
-        return await reply(gateway, request, generation, shape, warning, stream=bool(body.stream))
+        caller = caller_of(request)
+        model = gateway.find_model(body.model, caller)
+        gateway.admit(model)
+        generation = await plan_completion(model, caller, body)
+        return await reply(gateway, request, generation, completion_shape(body), warning, stream=bool(body.stream))
 
     return [Route("/v1/completions", completions, methods=["POST"])]
 
 
-async def _plan(gateway: Gateway, body: CompletionBody) -> Generation:
-    gateway.known_model(body.model)
-    gateway.admit()
+def completion_shape(body: CompletionBody) -> CompletionShape:
+    return CompletionShape(
+        logprobs=body.logprobs is not None,
+        token_ids=bool(body.return_token_ids),
+        ids_as_names=bool(body.return_tokens_as_token_ids),
+    )
+
+
+async def plan_completion(model: ServedModel, caller: Caller, body: CompletionBody) -> Generation:
     _check(body)
-    prompts = [await _prompt(gateway, prompt, body) for prompt in _prompts(body.prompt)]
-    grammar = await checked_grammar(gateway, body)
-    return plan(gateway, body, "cmpl", prompts, body.logprobs, body.best_of, grammar=grammar)
+    prompts = [await _prompt(model, prompt, body) for prompt in _prompts(body.prompt)]
+    grammar = await checked_grammar(model, body)
+    return plan(model, caller, body, "completion", prompts, body.logprobs, body.best_of, grammar=grammar)
 
 
 def _check(body: CompletionBody) -> None:
@@ -56,13 +62,13 @@ def _check(body: CompletionBody) -> None:
         )
 
 
-async def _prompt(gateway: Gateway, prompt: str | TokenPrompt, body: CompletionBody) -> Prompt:
-    tokens = await _encode(gateway, prompt, body)
-    length = answer_length(gateway, tokens, body.max_tokens, _DEFAULT_LENGTH, "prompt")
+async def _prompt(model: ServedModel, prompt: str | TokenPrompt, body: CompletionBody) -> Prompt:
+    tokens = await _encode(model, prompt, body)
+    length = answer_length(model, tokens, body.max_tokens, _DEFAULT_LENGTH, "prompt")
     if not body.echo:
         return Prompt(tokens, length)
     echo = Echo(
-        gateway.tokenizer,
+        model.tokenizer,
         tokens,
         prompt if isinstance(prompt, str) else None,
         with_scores=body.logprobs is not None,
@@ -87,7 +93,7 @@ def _prompts(prompt: str | list[str | int | TokenPrompt]) -> list[str | TokenPro
     return prompts
 
 
-async def _encode(gateway: Gateway, prompt: str | TokenPrompt, body: CompletionBody) -> list[int]:
+async def _encode(model: ServedModel, prompt: str | TokenPrompt, body: CompletionBody) -> list[int]:
     if isinstance(prompt, str):
-        return await encode_text(gateway, prompt, add_special=body.add_special_tokens is not False)
-    return check_tokens(gateway, prompt, "prompt")
+        return await encode_text(model, prompt, add_special=body.add_special_tokens is not False)
+    return check_tokens(model, prompt, "prompt")

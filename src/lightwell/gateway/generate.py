@@ -3,61 +3,70 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from lightwell.engine.request import Request
 from lightwell.gateway.answer import Answer, Delta, usage
-from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.caller import Caller
+from lightwell.gateway.served import ServedModel
 from lightwell.gateway.tools.parser import merged
 from lightwell.host.client import EngineClient, Output
 
 
 @dataclass
 class Generation:
-    """One API request on its way: ``answers`` has ``candidates`` for each prompt, of which ``choices`` are shown."""
+    """One API request on its way: ``answers`` has ``candidates`` for each prompt, of which ``choices`` are shown.
+
+    ``model`` is the name that it was asked by, ``api`` the kind of request ("chat", "completion", ...). ``headers`` go
+    with the response; they are complete once its first deltas are there.
+    """
 
     id: str
     created: int  # seconds since 1970
+    served: ServedModel
     model: str
+    caller: Caller
+    api: str
     answers: list[Answer]
     candidates: int = 1
     choices: int = 1
     include_usage: bool = False
     usage: dict[str, Any] | None = None  # known once every choice has ended
+    headers: dict[str, str] = field(default_factory=dict)
 
 
-async def run(gateway: Gateway, generation: Generation) -> AsyncGenerator[list[Delta], None]:
+async def run(generation: Generation) -> AsyncGenerator[list[Delta], None]:
     """Yield the choices' deltas as they come, what is ready at once together; then ``generation.usage`` is set.
 
     Leaving early aborts the engine's requests. Raises what EngineClient.stream raises.
     """
-    requests = [answer.request for answer in generation.answers]
+    model, requests = generation.served, [answer.request for answer in generation.answers]
     writing = {answer.index for answer in generation.answers}
-    with gateway.cached.watch([request.id for request in requests]):
-        async with _Arrivals(gateway.engine, requests) as arrivals:
+    with model.cached.watch([request.id for request in requests]):
+        async with _Arrivals(model.engine, requests) as arrivals:
             while writing:
                 deltas = [generation.answers[index].feed(events) for index, events in await arrivals.next()]
                 for delta in deltas:
                     if delta.finish_reason is not None:
                         writing.discard(delta.index)
-                        _stop(gateway, generation.answers[delta.index], arrivals)
+                        _stop(model, generation.answers[delta.index], arrivals)
                 if not writing:
-                    generation.usage = _usage(gateway, generation)
+                    generation.usage = _usage(generation)
                 yield deltas
 
 
-def _stop(gateway: Gateway, answer: Answer, arrivals: "_Arrivals") -> None:
+def _stop(model: ServedModel, answer: Answer, arrivals: "_Arrivals") -> None:
     """Where its text ended the answer, by a stop string or a call, the engine does not know yet."""
     if answer.ended_here:
-        gateway.metrics.stopped(answer.request.id)
+        model.metrics.stopped(answer.request.id)
         arrivals.leave(answer.index)
 
 
-def _usage(gateway: Gateway, generation: Generation) -> dict[str, Any]:
+def _usage(generation: Generation) -> dict[str, Any]:
     requests = [answer.request for answer in generation.answers]
-    cached = sum(gateway.cached.of(request.id) for request in requests if not request.fork_of)
+    cached = sum(generation.served.cached.of(request.id) for request in requests if not request.fork_of)
     return usage(generation.answers, cached)
 
 

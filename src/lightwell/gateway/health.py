@@ -21,7 +21,7 @@ def health_routes(gateway: Gateway) -> list[Route]:
         return json_response({"status": "ok"})
 
     async def metrics(_: Request) -> Response:
-        return Response(gateway.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        return Response(b"".join(model.metrics.render() for model in gateway.models), media_type=CONTENT_TYPE_LATEST)
 
     async def version(_: Request) -> Response:
         return json_response({"version": lightwell.__version__})
@@ -37,7 +37,7 @@ def health_routes(gateway: Gateway) -> list[Route]:
 
 def _health(gateway: Gateway) -> dict[str, Any]:
     """``phase`` is the engine's; ``status`` says whether to send work here, and if not, why."""
-    status = gateway.engine.status
+    status = gateway.models[0].engine.status
     return {
         "status": _word(gateway),
         "phase": status.phase,
@@ -48,7 +48,7 @@ def _health(gateway: Gateway) -> dict[str, Any]:
 
 
 def _word(gateway: Gateway) -> str:
-    status = gateway.engine.status
+    status = gateway.models[0].engine.status
     if gateway.drain.draining:
         return "draining"
     if status.phase != "ready":

@@ -6,41 +6,46 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from lightwell.gateway.caller import caller_of
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.reply import json_response
+from lightwell.gateway.served import ServedModel
 
 
 def model_routes(gateway: Gateway) -> list[Route]:
-    async def models(_: Request) -> Response:
-        return json_response({"object": "list", "data": [_model(gateway, name) for name in gateway.model_names]})
+    async def models(request: Request) -> Response:
+        caller = caller_of(request)
+        named = [(model, name) for model in gateway.models for name in model.names if caller.may_use(name)]
+        return json_response({"object": "list", "data": [_description(*each) for each in named]})
 
     async def model(request: Request) -> Response:
-        return json_response(_model(gateway, gateway.known_model(request.path_params["name"])))
+        name = request.path_params["name"]
+        return json_response(_description(gateway.find_model(name, caller_of(request)), name))
 
     return [Route("/v1/models", models), Route("/v1/models/{name:path}", model)]
 
 
-def _model(gateway: Gateway, name: str) -> dict[str, Any]:
+def _description(model: ServedModel, name: str) -> dict[str, Any]:
     """``max_model_len``, ``root`` and ``parent`` are vLLM's; clients read the first. ``meta`` is llama.cpp's place for
     facts of the loaded model; in ours is what the server printed at its start."""
-    window, _ = gateway.window()
+    window, _ = model.window()
     return {
         "id": name,
         "object": "model",
-        "created": gateway.created,
+        "created": model.created,
         "owned_by": "lightwell",
-        "root": gateway.model_names[0],
+        "root": model.names[0],
         "parent": None,
         "max_model_len": window,
-        "meta": _meta(gateway),
+        "meta": _meta(model),
     }
 
 
-def _meta(gateway: Gateway) -> dict[str, Any]:
-    hello = gateway.engine.hello
+def _meta(model: ServedModel) -> dict[str, Any]:
+    hello = model.engine.hello
     return {
-        "chat": gateway.template is not None,
-        "tool_call_parser": None if gateway.template is None else gateway.dialect.parser.name,
+        "chat": model.template is not None,
+        "tool_call_parser": None if model.template is None else model.dialect.parser.name,
         "weight_bytes": hello.weight_bytes,
         "workspace_bytes": hello.workspace_bytes,
         "kv_bytes": hello.kv_bytes,

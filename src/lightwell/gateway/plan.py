@@ -13,9 +13,10 @@ from lightwell.engine.request import Request
 from lightwell.errors import ContextLengthExceeded, InvalidRequest, LightwellError
 from lightwell.gateway.answer import Answer
 from lightwell.gateway.bodies import GenerationBody
+from lightwell.gateway.caller import Caller
 from lightwell.gateway.echo import Echo
-from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
+from lightwell.gateway.served import ServedModel
 from lightwell.gateway.tools.calling import Calling
 from lightwell.sampling.params import SamplingParams
 from lightwell.text.detokenizer import Detokenizer
@@ -23,6 +24,7 @@ from lightwell.units import Tokens
 
 _SEEDS = 2**64
 _MOST_BIASES = 1024
+_ID_PREFIXES = {"chat": "chatcmpl-", "completion": "cmpl-"}  # by the kind of request
 
 
 @dataclass(frozen=True)
@@ -35,22 +37,23 @@ class Prompt:
 
 
 def plan(
-    gateway: Gateway,
+    model: ServedModel,
+    caller: Caller,
     body: GenerationBody,
-    prefix: str,
+    api: str,
     prompts: list[Prompt],
     logprobs: int | None,
     best_of: int | None = None,
     calling: Calling | None = None,
     grammar: str = "",
 ) -> Generation:
-    """``n`` choices for each prompt, out of ``best_of`` if that is more. ``prefix`` begins the answer's id. With
-    ``calling`` each choice is read for tool calls, and has that grammar."""
+    """``n`` choices for each prompt, out of ``best_of`` if that is more. With ``calling`` each choice
+    is read for tool calls, and has that grammar."""
     choices = body.n or 1
     candidates = best_of or choices
-    generation_id = f"{prefix}-{uuid.uuid4().hex}"
+    generation_id = f"{_ID_PREFIXES[api]}{uuid.uuid4().hex}"
     scores = 0 if logprobs is None and candidates > choices else logprobs
-    common = _common_request(gateway, body, scores, calling.grammar if calling else grammar)
+    common = _common_request(model, caller, body, scores, calling.grammar if calling else grammar)
     answers: list[Answer] = []
     for prompt in prompts:
         _check_least(body, prompt)
@@ -65,11 +68,14 @@ def plan(
                 fork_of=answers[first].request.id if index > first else "",
                 prompt_logprobs=_prompt_logprobs(prompt, index - first, logprobs),
             )
-            answers.append(_answer(gateway, body, index, request, prompt.echo, calling))
+            answers.append(_answer(model, body, index, request, prompt.echo, calling))
     return Generation(
         id=generation_id,
         created=int(time.time()),
-        model=gateway.known_model(body.model),
+        served=model,
+        model=body.model or model.names[0],
+        caller=caller,
+        api=api,
         answers=answers,
         candidates=candidates,
         choices=choices,
@@ -77,23 +83,25 @@ def plan(
     )
 
 
-def _common_request(gateway: Gateway, body: GenerationBody, logprobs: int | None, grammar: str) -> Request:
+def _common_request(
+    model: ServedModel, caller: Caller, body: GenerationBody, logprobs: int | None, grammar: str
+) -> Request:
     """What the engine requests of all choices have in common."""
     return Request(
         id="",
         tokens=[],
-        sampling=_sampling(gateway, body, logprobs),
+        sampling=_sampling(model, body, logprobs),
         max_tokens=0,
-        stop_tokens=_stop_tokens(gateway, body),
+        stop_tokens=_stop_tokens(model, body),
         priority=body.priority or 0,
-        salt=body.cache_salt or "",
+        salt=f"{caller.tenant}/{body.cache_salt or ''}",  # whether a prefix is cached tells what others asked
         min_tokens=body.min_tokens or 0,
         grammar=grammar,
     )
 
 
 def _answer(
-    gateway: Gateway,
+    model: ServedModel,
     body: GenerationBody,
     index: int,
     request: Request,
@@ -103,8 +111,8 @@ def _answer(
     return Answer(
         index,
         request,
-        gateway.tokenizer,
-        _detokenizer(gateway, body, calling.shown if calling else frozenset()),
+        model.tokenizer,
+        _detokenizer(model, body, calling.shown if calling else frozenset()),
         echo=echo,
         named_stops=frozenset(body.stop_token_ids or ()),
         parser=calling.parser() if calling else None,
@@ -126,7 +134,7 @@ def _check_least(body: GenerationBody, prompt: Prompt) -> None:
         )
 
 
-def _sampling(gateway: Gateway, body: GenerationBody, logprobs: int | None) -> SamplingParams:
+def _sampling(model: ServedModel, body: GenerationBody, logprobs: int | None) -> SamplingParams:
     seed = secrets.randbelow(_SEEDS) if body.seed is None else body.seed
     if seed >= _SEEDS:
         raise InvalidRequest(f"Invalid value for 'seed': {seed} is not below 2**64.", param="seed")
@@ -140,7 +148,7 @@ def _sampling(gateway: Gateway, body: GenerationBody, logprobs: int | None) -> S
         repetition_penalty=body.repetition_penalty or 1.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
-        logit_bias=_logit_bias(gateway, body.logit_bias or {}),
+        logit_bias=_logit_bias(model, body.logit_bias or {}),
     )
 
 
@@ -152,17 +160,17 @@ def _of_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
     return msgspec.structs.replace(sampling, seed=int.from_bytes(digest, "little"))
 
 
-def _logit_bias(gateway: Gateway, biases: dict[str, float]) -> dict[int, float]:
+def _logit_bias(model: ServedModel, biases: dict[str, float]) -> dict[int, float]:
     if len(biases) > _MOST_BIASES:
         raise InvalidRequest(
             f"'logit_bias' has {len(biases)} tokens: at most {_MOST_BIASES} are possible.", param="logit_bias"
         )
-    return {_token_id(gateway, key): bias for key, bias in biases.items()}
+    return {_token_id(model, key): bias for key, bias in biases.items()}
 
 
-def _token_id(gateway: Gateway, key: str) -> int:
+def _token_id(model: ServedModel, key: str) -> int:
     """A key of ``logit_bias``: one way to write each id, so that no two keys mean the same token."""
-    end = gateway.tokenizer.vocab_size
+    end = model.tokenizer.vocab_size
     token = int(key) if key.isascii() and key.isdecimal() and len(key) <= len(str(end)) else end
     if token >= end or str(token) != key:
         raise InvalidRequest(
@@ -171,14 +179,14 @@ def _token_id(gateway: Gateway, key: str) -> int:
     return token
 
 
-def _stop_tokens(gateway: Gateway, body: GenerationBody) -> frozenset[int]:
-    stop_tokens = gateway.tokenizer.stop_tokens(body.stop_token_ids or ())
+def _stop_tokens(model: ServedModel, body: GenerationBody) -> frozenset[int]:
+    stop_tokens = model.tokenizer.stop_tokens(body.stop_token_ids or ())
     return frozenset(body.stop_token_ids or ()) if body.ignore_eos else stop_tokens
 
 
-def _detokenizer(gateway: Gateway, body: GenerationBody, shown: frozenset[int]) -> Detokenizer:
+def _detokenizer(model: ServedModel, body: GenerationBody, shown: frozenset[int]) -> Detokenizer:
     return Detokenizer(
-        gateway.tokenizer,
+        model.tokenizer,
         stop=[body.stop] if isinstance(body.stop, str) else body.stop or (),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
@@ -195,7 +203,7 @@ def _wants_usage(body: GenerationBody) -> bool:
 
 
 def answer_length(
-    gateway: Gateway, prompt: list[int], asked: Tokens | None, default: Tokens | None, param: str
+    model: ServedModel, prompt: list[int], asked: Tokens | None, default: Tokens | None, param: str
 ) -> Tokens:
     """The bound of an answer in tokens: what was asked for, else the default or the room left if that is less.
 
@@ -203,9 +211,9 @@ def answer_length(
     """
     if not prompt:
         raise InvalidRequest("The prompt is empty: there is nothing to continue.", param=param)
-    gateway.lengths.check(len(prompt), asked, param)
-    default = gateway.lengths.default(default)
-    limit, what = gateway.window()
+    model.lengths.check(len(prompt), asked, param)
+    default = model.lengths.default(default)
+    limit, what = model.window()
     room = limit - len(prompt)
     if asked is None and room >= 1:
         return room if default is None else min(default, room)

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightwell.errors import InvalidRequest
 from lightwell.gateway.bodies import Message, TokenPrompt
-from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.served import ServedModel
 from lightwell.gateway.tools.asked import Tools
 from lightwell.gateway.tools.conversation import for_template
 from lightwell.text.chat import encode_chat
@@ -15,9 +15,9 @@ _LONG_CHARACTERS = 8192  # encoding this many takes some milliseconds, in which 
 _OURS = frozenset({"tokenizer", "template", "messages", "tools", "add_generation_prompt"})
 
 
-async def encode_text(gateway: Gateway, text: str, *, add_special: bool) -> list[int]:
+async def encode_text(model: ServedModel, text: str, *, add_special: bool) -> list[int]:
     """Token ids of a raw prompt, with the model's BOS in front if ``add_special``."""
-    tokenizer = gateway.tokenizer
+    tokenizer = model.tokenizer
 
     def encode() -> list[int]:
         return tokenizer.encode_prompt(text) if add_special else tokenizer.encode(text, special=True)
@@ -26,7 +26,7 @@ async def encode_text(gateway: Gateway, text: str, *, add_special: bool) -> list
 
 
 async def encode_messages(
-    gateway: Gateway,
+    model: ServedModel,
     messages: list[Message],
     add_generation_prompt: bool | None,
     variables: dict[str, Any] | None,
@@ -47,13 +47,13 @@ async def encode_messages(
             f"{min(taken)!r} is not for the template: it has its own place.", param="chat_template_kwargs"
         )
 
-    dialect = gateway.dialect
+    dialect = model.dialect
     plain = for_template(messages, tools, dialect)
 
     def encode() -> list[int]:
         return encode_chat(
-            gateway.tokenizer,
-            gateway.template,
+            model.tokenizer,
+            model.template,
             plain,
             tools=tools.functions if tools is not None and dialect.native else None,
             add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
@@ -83,9 +83,9 @@ def _check_continues(messages: list[Message], add_generation_prompt: bool | None
         )
 
 
-def check_tokens(gateway: Gateway, tokens: TokenPrompt, param: str) -> list[int]:
+def check_tokens(model: ServedModel, tokens: TokenPrompt, param: str) -> list[int]:
     """The ids themselves. Raises InvalidRequest for one that the model does not have."""
-    end = gateway.tokenizer.vocab_size
+    end = model.tokenizer.vocab_size
     if tokens and not (min(tokens) >= 0 and max(tokens) < end):
         wrong = next(token for token in tokens if not 0 <= token < end)
         raise InvalidRequest(f"Token id {wrong} is not in the vocabulary: ids go from 0 to {end - 1}.", param=param)

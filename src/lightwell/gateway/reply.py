@@ -1,5 +1,6 @@
 """A planned generation to its response, streamed or whole."""
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -9,10 +10,11 @@ from starlette.responses import Response
 from lightwell.gateway.answer import Delta
 from lightwell.gateway.disconnect import unless_gone
 from lightwell.gateway.gateway import Gateway
-from lightwell.gateway.generate import Generation, joined, run
+from lightwell.gateway.generate import Generation, joined
 from lightwell.gateway.ranking import best
 from lightwell.gateway.shapes import Shape
-from lightwell.gateway.sse import EventStream, events
+from lightwell.gateway.sse import events, stream_response
+from lightwell.gateway.stages import answered
 
 SEED_HEADER = "x-lightwell-seed"  # with it an answer can be had again where the client gave no seed
 
@@ -20,23 +22,24 @@ SEED_HEADER = "x-lightwell-seed"  # with it an answer can be had again where the
 async def reply(
     gateway: Gateway, request: Request, generation: Generation, shape: Shape, headers: dict[str, str], *, stream: bool
 ) -> Response:
-    headers = headers | {SEED_HEADER: str(generation.answers[0].request.sampling.seed)}
-    deltas = run(gateway, generation)
+    generation.headers |= headers | {SEED_HEADER: str(generation.answers[0].request.sampling.seed)}
+    deltas = answered(gateway.stages, generation)
     if stream:
-        pieces = events(generation, shape, gateway.fingerprint(), deltas)
-        return EventStream(pieces, headers, request.state.request_id)
-    whole = await unless_gone(request.receive, joined(deltas, len(generation.answers)))
-    return json_response(_whole(gateway, generation, shape, whole), headers)
+        return await stream_response(request, generation, events(generation, shape, deltas))
+    content = await unless_gone(request.receive, whole(generation, shape, deltas))
+    return json_response(content, generation.headers)
 
 
-def _whole(gateway: Gateway, generation: Generation, shape: Shape, whole: list[Delta]) -> dict[str, Any]:
-    shown = best(generation.answers, whole, generation.candidates, generation.choices)
+async def whole(generation: Generation, shape: Shape, deltas: AsyncGenerator[list[Delta], None]) -> dict[str, Any]:
+    """The body of an answer that is not streamed."""
+    choices = await joined(deltas, len(generation.answers))
+    shown = best(generation.answers, choices, generation.candidates, generation.choices)
     return {
         "id": generation.id,
         "object": shape.object,
         "created": generation.created,
         "model": generation.model,
-        "system_fingerprint": gateway.fingerprint(),
+        "system_fingerprint": generation.served.fingerprint(),
         "choices": [shape.choice(choice) for choice in shown],
         "usage": generation.usage,
     } | shape.beside(generation)

@@ -1,15 +1,16 @@
 """Server-sent events: a generation as a stream, and the response that sends it while its client listens."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from itertools import chain, repeat
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lightwell.errors import Overloaded
+from lightwell.errors import LightwellError, Overloaded
 from lightwell.gateway.answer import Delta
 from lightwell.gateway.disconnect import ClientGone, unless_gone
 from lightwell.gateway.failures import STOPPED, as_lightwell_error, error_object
@@ -21,10 +22,10 @@ _DONE = b"data: [DONE]\n\n"
 
 
 async def events(
-    generation: Generation, shape: Shape, fingerprint: str, deltas: AsyncGenerator[list[Delta], None]
+    generation: Generation, shape: Shape, deltas: AsyncGenerator[list[Delta], None]
 ) -> AsyncGenerator[bytes, None]:
     """The events of a stream; those that are ready together come as one piece of bytes. Ends with ``[DONE]``."""
-    head, tail = _frame(generation, shape, fingerprint)
+    head, tail = _frame(generation, shape)
     tails = chain([_with_beside(tail, shape.beside(generation))], repeat(tail))
     async with aclosing(deltas):
         async for batch in deltas:
@@ -35,14 +36,14 @@ async def events(
     yield _DONE
 
 
-def _frame(generation: Generation, shape: Shape, fingerprint: str) -> tuple[bytes, bytes]:
+def _frame(generation: Generation, shape: Shape) -> tuple[bytes, bytes]:
     """What every event of a stream begins and ends with, around its one choice."""
     common = {
         "id": generation.id,
         "object": shape.chunk_object,
         "created": generation.created,
         "model": generation.model,
-        "system_fingerprint": fingerprint,
+        "system_fingerprint": generation.served.fingerprint(),
     }
     usage = b',"usage":null' if generation.include_usage else b""
     return b"data: " + _encode(common)[:-1] + b',"choices":[', b"]" + usage + b"}\n\n"
@@ -53,43 +54,59 @@ def _with_beside(tail: bytes, beside: Json) -> bytes:
     return b"]," + _encode(beside)[1:-1] + tail[1:] if beside else tail
 
 
-class EventStream(Response):
-    """Sends a stream of events and closes it at once when the client leaves.
+def error_event(error: LightwellError) -> bytes:
+    return b"data: " + _encode(error_object(error)) + b"\n\n"
 
-    The first piece is awaited before the status goes out, so an error until then has its own status. A later one ends
-    the stream with one error event and no ``[DONE]``.
-    """
+
+async def stream_response(
+    request: Request,
+    generation: Generation,
+    pieces: AsyncGenerator[bytes, None],
+    write_error: Callable[[LightwellError], bytes] = error_event,
+) -> Response:
+    """The first piece is awaited here, so an error until then has its own status, and the headers are complete. A later
+    error ends the stream with one event, as ``write_error`` writes it."""
+    first = await unless_gone(request.receive, anext(pieces))
+    return _EventStream(first, pieces, generation.headers, request.state.request_id, write_error)
+
+
+class _EventStream(Response):
+    """Sends a stream of events and closes it at once when the client leaves."""
 
     media_type = "text/event-stream"  # Starlette adds the charset
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], headers: dict[str, str], request_id: str) -> None:
+    def __init__(
+        self,
+        first: bytes,
+        pieces: AsyncGenerator[bytes, None],
+        headers: dict[str, str],
+        request_id: str,
+        write_error: Callable[[LightwellError], bytes],
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"} | headers)
         del self.headers["content-length"]
-        self._pieces, self._request_id = pieces, request_id
+        self._first, self._pieces = first, pieces
+        self._request_id, self._write_error = request_id, write_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._pieces):
-            first = await unless_gone(receive, anext(self._pieces))
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             with suppress(ClientGone):
-                await unless_gone(receive, self._send_all(first, send))
+                await unless_gone(receive, self._send_all(send))
 
-    async def _send_all(self, first: bytes, send: Send) -> None:
+    async def _send_all(self, send: Send) -> None:
         try:
-            await _send(send, first)
+            await _send(send, self._first)
             async for piece in self._pieces:
                 await _send(send, piece)
         except Exception as error:
-            await _send(send, self._error_event(error))
+            await _send(send, self._write_error(as_lightwell_error(error, self._request_id)))
         except asyncio.CancelledError:
             # Either the client has gone, and nothing is sent any more, or the server stops.
-            await _send(send, self._error_event(Overloaded(STOPPED)))
+            await _send(send, self._write_error(Overloaded(STOPPED)))
             raise
         finally:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _error_event(self, error: Exception) -> bytes:
-        return b"data: " + _encode(error_object(as_lightwell_error(error, self._request_id))) + b"\n\n"
 
 
 async def _send(send: Send, body: bytes) -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from lightwell.errors import InvalidRequest, UnsupportedParameter
 from lightwell.gateway.bodies import GenerationBody
-from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.schemas import WHITESPACE, Schema, json_term
+from lightwell.gateway.served import ServedModel
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -66,12 +66,12 @@ def constraint(body: GenerationBody) -> Constraint | None:
     return found[0] if found else None
 
 
-async def checked_grammar(gateway: Gateway, body: GenerationBody) -> str:
+async def checked_grammar(model: ServedModel, body: GenerationBody) -> str:
     """The grammar that the answer is to be drawn with, empty for none. Raises InvalidRequest where it cannot be."""
     asked = constraint(body)
     if asked is None:
         return ""
-    await gateway.grammars.check(asked.grammar, asked.param)
+    await model.grammars.check(asked.grammar, asked.param)
     return asked.grammar
 
 

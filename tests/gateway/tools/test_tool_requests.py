@@ -185,7 +185,7 @@ async def test_tools_reach_a_template_that_does_not_know_them_in_words(client, e
 
 async def test_tools_and_calls_go_through_a_template_that_knows_them(engine):
     gateway = make_gateway(engine)
-    gateway.template = ChatTemplate(NATIVE)
+    gateway.models[0].template = ChatTemplate(NATIVE)
     call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": '{"place":"Oslo"}'}}
     messages = [
         *HI,

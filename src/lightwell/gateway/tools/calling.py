@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from lightwell.gateway.gateway import Gateway
+from lightwell.gateway.served import ServedModel
 from lightwell.gateway.structured import either
 from lightwell.gateway.tools.asked import Tools
 from lightwell.gateway.tools.grammar import arguments_grammar, forced_grammar
@@ -22,24 +22,24 @@ class Calling:
         return self.style(self.tools.schemas.keys(), self.tools.most)
 
 
-async def calling_for(gateway: Gateway, tools: Tools, form: str = "") -> Calling:
+async def calling_for(model: ServedModel, tools: Tools, form: str = "") -> Calling:
     """``form`` is the grammar of an answer that is no call: the model then writes either. Where it has to call, that is
     all it may write.
 
     Raises InvalidRequest, by its place, for a schema that a call cannot be held to.
     """
-    dialect, grammar = gateway.dialect, ""
+    dialect, grammar = model.dialect, ""
     if tools.forced or form:
         held = tools if tools.forced else replace(tools, forced=tuple(tools.schemas))
-        await _check_schemas(gateway, held)
-        calls = forced_grammar(dialect.parser, held, gateway.tokenizer)
+        await _check_schemas(model, held)
+        calls = forced_grammar(dialect.parser, held, model.tokenizer)
         grammar = calls if tools.forced else either(form, calls)
-        await gateway.grammars.check(grammar, "tools")
+        await model.grammars.check(grammar, "tools")
     return Calling(dialect.parser, tools, grammar, dialect.shown)
 
 
-async def _check_schemas(gateway: Gateway, tools: Tools) -> None:
+async def _check_schemas(model: ServedModel, tools: Tools) -> None:
     for index, name in enumerate(tools.schemas):
         if name in tools.forced:
             where = f"tools[{index}].function.parameters"
-            await gateway.grammars.check(arguments_grammar(tools.schemas[name], where), where)
+            await model.grammars.check(arguments_grammar(tools.schemas[name], where), where)
