@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from lightwell.config import ServeConfig, SpeculativeConfig
+from lightwell.config import ServeConfig, SpeculativeConfig, settings
 from lightwell.errors import StartupError
 
 
@@ -118,8 +119,47 @@ def test_a_name_that_nobody_knows_is_an_error_in_the_file_too(monkeypatch):
     monkeypatch.setenv("LIGHTWELL_CPU_ISA", "portable")  # another program's
     ServeConfig.load()
     write("prot = 8000\n")
-    with pytest.raises(StartupError, match="prot"):
+    with pytest.raises(StartupError, match=r"prot: there is no such option, did you mean port\? .*lightwell\.toml"):
         ServeConfig.load()
+
+
+def test_a_variable_that_is_almost_a_setting_is_an_error(monkeypatch):
+    monkeypatch.setenv("LIGHTWELL_PORT_8000_TCP", "tcp://10.0.0.1:8000")  # as Kubernetes makes them for a service
+    monkeypatch.setenv("LIGHTWELL_SERVICE_HOST", "10.0.0.1")
+    ServeConfig.load()
+    monkeypatch.setenv("LIGHTWELL_MAX_NUM_SEQ", "3")
+    with pytest.raises(StartupError, match=r"LIGHTWELL_MAX_NUM_SEQ: .* did you mean LIGHTWELL_MAX_NUM_SEQS\?"):
+        ServeConfig.load()
+
+
+@pytest.mark.parametrize("name", sorted(ServeConfig.__struct_fields__))
+def test_the_nearest_name_is_found_for_any_missing_letter(name):
+    with pytest.raises(StartupError, match=f"did you mean {name}\\?"):
+        ServeConfig.load(**{name[:-1] + "_": 1})
+
+
+def test_the_nearest_name_is_found_within_a_table_too():
+    write('[speculative_config]\nmethod = "ngram"\nnum_speculative_token = 3\n')
+    with pytest.raises(
+        StartupError, match=r"field `num_speculative_token`.*did you mean num_speculative_tokens\?"
+    ):
+        ServeConfig.load()
+
+
+def test_every_value_says_where_it_comes_from(monkeypatch):
+    write('threads = 1\nobjective = "latency"\nmax_num_seqs = 3\n')
+    monkeypatch.setenv("LIGHTWELL_PORT", "2")
+    found = settings(host="::1", model=None)
+    sources = {name: found[name].source for name in ("threads", "port", "host", "model", "max_num_seqs", "target_itl")}
+    assert sources == {
+        "threads": "lightwell.toml",
+        "port": "LIGHTWELL_PORT",
+        "host": "--host",
+        "model": "default",
+        "max_num_seqs": "lightwell.toml",
+        "target_itl": "objective latency",
+    }
+    assert {name: each.value for name, each in found.items()} == msgspec.structs.asdict(ServeConfig.load(host="::1"))
 
 
 def test_a_file_that_is_not_toml_is_named():

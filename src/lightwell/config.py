@@ -1,13 +1,17 @@
 """ServeConfig: how one server is set up. Command-line flags win over LIGHTWELL_* variables, these over lightwell.toml.
 
-Names follow vLLM's flags where it has the same thing. A name that nobody knows is an error in every source but the
-environment, where other programs of this project read their own LIGHTWELL_* variables.
+Names follow vLLM's flags where it has the same thing. A name that nobody knows is an error; in the environment, where
+other programs have LIGHTWELL_* variables too, one that is almost a setting's.
 """
 
 import os
+import re
 import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -88,41 +92,92 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def load(cls, **flags: Any) -> "ServeConfig":
         """The settings with these flags given (None means not given). Raises StartupError naming what is wrong."""
-        given = _file() | _variables() | {name: value for name, value in flags.items() if value is not None}
-        settings: dict[str, Any] = {}
-        complaints = []
-        for name, value in (OBJECTIVES.get(str(given.get("objective")), {}) | given).items():
-            try:
-                settings[name] = _read(name, value)
-            except (ValueError, KeyError) as error:
-                complaints.append(f"{name}: {error.args[0]} (got {value!r})")
-        if complaints:
-            raise StartupError("Configuration: " + "; ".join(complaints))
-        return cls(**settings)
+        return cls(**{name: setting.value for name, setting in settings(**flags).items()})
 
 
-_TYPES = {field.name: field.type for field in msgspec.structs.fields(ServeConfig)}
+@dataclass(frozen=True)
+class Setting:
+    """``source``: where the value was given, as people would find it again."""
+
+    value: Any
+    source: str
 
 
-def _file() -> dict[str, Any]:
+_FIELDS = {field.name: field for field in msgspec.structs.fields(ServeConfig)}
+_ELSEWHERE = ("CACHE", "CPU_ISA")  # variables that are read where they are needed, by programs without a configuration
+
+
+def settings(**flags: Any) -> dict[str, Setting]:
+    """Every setting by its name, checked, and where it comes from. Raises StartupError naming all that is wrong."""
+    given = _file() | _variables() | _flags(flags)
+    objective = str(given["objective"].value) if "objective" in given else ""
+    preset = {name: Setting(value, f"objective {objective}") for name, value in OBJECTIVES.get(objective, {}).items()}
+    found = {name: Setting(_default(field), "default") for name, field in _FIELDS.items()}
+    complaints = [_unknown(name) for name in _misspelt_variables()]
+    for name, setting in (preset | given).items():
+        try:
+            found[name] = Setting(_read(name, setting.value), setting.source)
+        except ValueError as error:
+            complaints.append(f"{name}: {error.args[0]} (got {setting.value!r}, {setting.source})")
+    if complaints:
+        raise StartupError("Configuration: " + "; ".join(complaints))
+    return found
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
+def _file() -> dict[str, Setting]:
     if not CONFIG_FILE.exists():
         return {}
     try:
-        return tomllib.loads(CONFIG_FILE.read_text("utf-8"))
+        values = tomllib.loads(CONFIG_FILE.read_text("utf-8"))
     except ValueError as error:  # not TOML, or not even UTF-8
         raise StartupError(f"Configuration: {CONFIG_FILE} is not TOML: {error}") from None
     except OSError as error:
         raise StartupError(f"Configuration: {CONFIG_FILE} cannot be read: {error.strerror}") from None
+    return {name: Setting(value, str(CONFIG_FILE)) for name, value in values.items()}
 
 
-def _variables() -> dict[str, str]:
-    return {name: os.environ[key] for name in _TYPES if (key := _PREFIX + name.upper()) in os.environ}
+def _variables() -> dict[str, Setting]:
+    names = {name: _PREFIX + name.upper() for name in _FIELDS}
+    return {name: Setting(os.environ[key], key) for name, key in names.items() if key in os.environ}
+
+
+def _flags(flags: Mapping[str, Any]) -> dict[str, Setting]:
+    given = {name: value for name, value in flags.items() if value is not None}
+    return {name: Setting(value, "--" + name.replace("_", "-")) for name, value in given.items()}
+
+
+def _misspelt_variables() -> list[str]:
+    """Those that are almost a setting's. Others may be anybody's: Kubernetes makes some for services."""
+    known = {_PREFIX + name for name in (*map(str.upper, _FIELDS), *_ELSEWHERE)}
+    mine = [key for key in os.environ if key.startswith(_PREFIX) and key not in known]
+    return [key for key in mine if get_close_matches(key.removeprefix(_PREFIX).lower(), _FIELDS, 1, 0.8)]
+
+
+def _unknown(variable: str) -> str:
+    return f"{variable}: there is no such option{_nearest(variable, [_PREFIX + name.upper() for name in _FIELDS])}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    nearest = get_close_matches(name, known, 1)
+    return f", did you mean {nearest[0]}?" if nearest else ""
+
+
+def _names_within(kind: Any) -> list[str]:
+    """The keys of the tables that a setting of this type has, at any depth."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind)
+        return [field.name for field in fields] + [name for field in fields for name in _names_within(field.type)]
+    return [name for part in get_args(kind) for name in _names_within(part)]
 
 
 def _read(name: str, value: object) -> object:
-    """The value of a setting, numbers and switches also from text. Raises KeyError, ValueError."""
-    if name not in _TYPES:
-        raise KeyError("there is no such option")
+    """The value of a setting, numbers and switches also from text. Raises ValueError."""
+    if name not in _FIELDS:
+        raise ValueError("there is no such option" + _nearest(name, _FIELDS))
     if isinstance(value, str):
         match name:
             case "served_model_name":
@@ -135,4 +190,9 @@ def _read(name: str, value: object) -> object:
                 value = parse_bytes(value)
             case "target_itl" | "target_ttft":
                 value = parse_seconds(value)
-    return msgspec.convert(value, _TYPES[name], strict=False, dec_hook=lambda kind, text: kind(text))
+    kind = _FIELDS[name].type
+    try:
+        return msgspec.convert(value, kind, strict=False, dec_hook=lambda kind, text: kind(text))
+    except msgspec.ValidationError as error:
+        unknown = re.search("unknown field `(.*?)`", str(error))
+        raise ValueError(str(error) + (_nearest(unknown[1], _names_within(kind)) if unknown else "")) from None

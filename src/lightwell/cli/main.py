@@ -13,6 +13,8 @@ from lightwell.cli.entry import report_errors
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(no_args_is_help=True, help="Measure decode, prefill, offload, a server under load, or the machine.")
 app.add_typer(bench, name="bench")
+config = typer.Typer(no_args_is_help=True, help="What the server would be started with.")
+app.add_typer(config, name="config")
 
 Model = Annotated[str, typer.Argument(help="A name from `lightwell models`, a path, or hf:org/repo/file.gguf.")]
 Threads = Annotated[int | None, typer.Option(help="Compute threads; by default the physical cores it may use.")]
@@ -193,6 +195,14 @@ def perplexity(
     from lightwell.cli.perplexity import perplexity as command
 
     command(model, text, context, chunks, threads, json)
+
+
+@config.command("check")
+def config_check(json: Json = False) -> None:
+    """Check lightwell.toml and the LIGHTWELL_ variables; say of every setting what it is and where it comes from."""
+    from lightwell.cli.config import check as command
+
+    command(json)
 
 
 Repeat = Annotated[int, typer.Option(min=1, help="Runs; the median is what counts.")]
