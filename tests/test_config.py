@@ -140,9 +140,7 @@ def test_the_nearest_name_is_found_for_any_missing_letter(name):
 
 def test_the_nearest_name_is_found_within_a_table_too():
     write('[speculative_config]\nmethod = "ngram"\nnum_speculative_token = 3\n')
-    with pytest.raises(
-        StartupError, match=r"field `num_speculative_token`.*did you mean num_speculative_tokens\?"
-    ):
+    with pytest.raises(StartupError, match=r"field `num_speculative_token`.*did you mean num_speculative_tokens\?"):
         ServeConfig.load()
 
 

@@ -49,6 +49,14 @@ class ContextLengthExceeded(InvalidRequest):
         self.prompt_tokens, self.max_tokens, self.limit_tokens = prompt_tokens, max_tokens, limit_tokens
 
 
+class PermissionDenied(LightwellError):
+    """The caller is known, and may not do this."""
+
+    status = 403
+    type = "permission_error"
+    code = "permission_denied"
+
+
 class NotFound(LightwellError):
     """No such route or object."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import tempfile
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,7 +153,7 @@ def _score(token: int, count: int) -> TokenLogprobs:
 def make_gateway(engine: FakeEngine, *, chat: bool = True, add_bos: bool = True, **more: Any) -> Gateway:
     template = ChatTemplate(TEMPLATE) if chat else None
     served = ServedModel(engine, byte_tokenizer(add_bos=add_bos), template, ["tiny", "alias"], **more)
-    return Gateway([served], Store(Path(tempfile.gettempdir()) / f"lightwell-{uuid.uuid4().hex}.db"))
+    return Gateway([served], Store(Path(tempfile.mkdtemp(prefix="lightwell-")) / "store.db"))
 
 
 def make_client(gateway: Gateway) -> httpx.AsyncClient:

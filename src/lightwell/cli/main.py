@@ -15,6 +15,8 @@ bench = typer.Typer(no_args_is_help=True, help="Measure decode, prefill, offload
 app.add_typer(bench, name="bench")
 config = typer.Typer(no_args_is_help=True, help="What the server would be started with.")
 app.add_typer(config, name="config")
+instructions = typer.Typer(no_args_is_help=True, help="What chats of a key, a team or a model begin with.")
+app.add_typer(instructions, name="instructions")
 
 Model = Annotated[str, typer.Argument(help="A name from `lightwell models`, a path, or hf:org/repo/file.gguf.")]
 Threads = Annotated[int | None, typer.Option(help="Compute threads; by default the physical cores it may use.")]
@@ -195,6 +197,35 @@ def perplexity(
     from lightwell.cli.perplexity import perplexity as command
 
     command(model, text, context, chunks, threads, json)
+
+
+Subject = Annotated[str, typer.Argument(help="key:ID, team:NAME or model:NAME.")]
+
+
+@instructions.command("set")
+def instructions_set(
+    subject: Subject, text: Annotated[str, typer.Argument(help="The text; '-' reads it from standard input.")]
+) -> None:
+    """Have the chats of a key, a team or a model begin with a text, in place of the one they had."""
+    from lightwell.cli.instructions import put as command
+
+    command(subject, sys.stdin.read() if text == "-" else text)
+
+
+@instructions.command("list")
+def instructions_list() -> None:
+    """Show all of them."""
+    from lightwell.cli.instructions import listed as command
+
+    command()
+
+
+@instructions.command("clear")
+def instructions_clear(subject: Subject) -> None:
+    """Remove those of one key, team or model."""
+    from lightwell.cli.instructions import clear as command
+
+    command(subject)
 
 
 @config.command("check")

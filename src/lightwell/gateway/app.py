@@ -10,11 +10,20 @@ from lightwell.gateway.failures import ERROR_HANDLERS
 from lightwell.gateway.frame import Frame
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.health import health_routes
+from lightwell.gateway.instructions_api import instruction_routes
 from lightwell.gateway.models import model_routes
 from lightwell.gateway.page_files import page_routes
 from lightwell.gateway.tokens import token_routes
 
-_ROUTES = (chat_routes, completion_routes, model_routes, token_routes, health_routes, page_routes)
+_ROUTES = (
+    chat_routes,
+    completion_routes,
+    model_routes,
+    token_routes,
+    instruction_routes,
+    health_routes,
+    page_routes,
+)
 
 
 def create_app(gateway: Gateway) -> Starlette:

@@ -14,6 +14,8 @@ Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 Choices = Annotated[int, msgspec.Meta(ge=1, le=128)]
 Candidates = Annotated[int, msgspec.Meta(ge=0, le=20)]
 TokenPrompt: TypeAlias = list[int]
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+Truncation: TypeAlias = Literal["refuse", "drop_oldest", "summarize"]
 
 
 class StreamOptions(msgspec.Struct):
@@ -72,7 +74,7 @@ class ToolCall(msgspec.Struct):
 class Message(msgspec.Struct):
     """What each role has is checked in tools/conversation.py; parts of content where they are joined (text/chat.py)."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Role
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -84,6 +86,7 @@ class ChatBody(GenerationBody, kw_only=True):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
+    truncation: Truncation | None = None  # what to do where the conversation does not fit the context window
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Candidates | None = None

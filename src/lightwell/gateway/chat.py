@@ -7,11 +7,12 @@ from starlette.routing import Route
 from lightwell.errors import InvalidRequest
 from lightwell.gateway.bodies import ChatBody
 from lightwell.gateway.caller import Caller, caller_of
+from lightwell.gateway.conversation import prepared
+from lightwell.gateway.disconnect import unless_gone
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.parameters import read_body
 from lightwell.gateway.plan import Prompt, answer_length, plan
-from lightwell.gateway.prompts import encode_messages
 from lightwell.gateway.reply import reply
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.shapes import ChatShape
@@ -27,7 +28,7 @@ def chat_routes(gateway: Gateway) -> list[Route]:
         caller = caller_of(request)
         model = gateway.find_model(body.model, caller)
         gateway.admit(model)
-        generation = await plan_chat(model, caller, body)
+        generation = await unless_gone(request.receive, plan_chat(gateway, model, caller, body))
         return await reply(gateway, request, generation, chat_shape(body), warning, stream=bool(body.stream))
 
     return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]
@@ -41,23 +42,19 @@ def chat_shape(body: ChatBody) -> ChatShape:
     )
 
 
-async def plan_chat(model: ServedModel, caller: Caller, body: ChatBody) -> Generation:
+async def plan_chat(gateway: Gateway, model: ServedModel, caller: Caller, body: ChatBody) -> Generation:
     """From a chat in our own words, whichever API it came by, to what the engine is asked."""
     asked, logprobs, tools = _asked_length(body), _logprobs(body), tools_of(body)
     form = await checked_grammar(model, body)
     if form and tools is not None and not body.response_format:
         raise InvalidRequest("With 'tools' the form of an answer is said by 'response_format' only.", param="tools")
     calling = None if tools is None else await calling_for(model, tools, form)
-    prompt = await encode_messages(
-        model,
-        body.messages,
-        body.add_generation_prompt,
-        body.chat_template_kwargs,
-        tools,
-        continue_final_message=bool(body.continue_final_message),
-    )
-    length = answer_length(model, prompt, asked, None, "messages")
-    return plan(model, caller, body, "chat", [Prompt(prompt, length)], logprobs, calling=calling, grammar=form)
+    tokens, report = await prepared(gateway, model, caller, body, tools, asked)
+    prompt = Prompt(tokens, answer_length(model, tokens, asked, None, "messages"))
+    generation = plan(model, caller, body, "chat", [prompt], logprobs, calling=calling, grammar=form)
+    if report is not None:
+        generation.report(report)
+    return generation
 
 
 def _asked_length(body: ChatBody) -> Tokens | None:

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from lightwell.errors import ModelNotFound
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.drain import Drain
+from lightwell.gateway.instructions import Instructions
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.stages import Stage
 from lightwell.gateway.store import Store
+from lightwell.gateway.summaries import Summaries
 from lightwell.units import Seconds
 
 _STALLED_AFTER_SECONDS = 30.0  # far longer than any step should take
@@ -22,6 +24,11 @@ class Gateway:
     stages: list[Stage] = field(default_factory=list)
     stalled_after: Seconds = _STALLED_AFTER_SECONDS
     drain: Drain = field(default_factory=Drain)
+    summaries: Summaries = field(default_factory=Summaries)
+    instructions: Instructions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.instructions = Instructions(self.store)
 
     def find_model(self, name: str | None, caller: Caller) -> ServedModel:
         """The model of that name; none asked for means the first. Raises ModelNotFound, also for one that the caller

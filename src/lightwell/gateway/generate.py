@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from lightwell.engine.request import Request
 from lightwell.gateway.answer import Answer, Delta, usage
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.tools.parser import merged
+from lightwell.gateway.window import ContextReport
 from lightwell.host.client import EngineClient, Output
+
+CONTEXT_HEADER = "x-lightwell-context"
 
 
 @dataclass
@@ -35,6 +40,11 @@ class Generation:
     include_usage: bool = False
     usage: dict[str, Any] | None = None  # known once every choice has ended
     headers: dict[str, str] = field(default_factory=dict)
+    context: ContextReport | None = None  # where the conversation was not taken as it came
+
+    def report(self, context: ContextReport) -> None:
+        self.context = context
+        self.headers[CONTEXT_HEADER] = msgspec.json.encode(context).decode()
 
 
 async def run(generation: Generation) -> AsyncGenerator[list[Delta], None]:

@@ -72,7 +72,8 @@ class ChatShape(_Shape):
         return choice | _ending(whole) | self._ids(whole)
 
     def beside(self, generation: Generation) -> Json:
-        return {"prompt_token_ids": generation.answers[0].request.tokens} if self._token_ids else {}
+        ids = {"prompt_token_ids": generation.answers[0].request.tokens} if self._token_ids else {}
+        return ids if generation.context is None else ids | {"context": generation.context}
 
     def _scores(self, scores: list[Score]) -> Json | None:
         if not self._logprobs:

@@ -19,6 +19,12 @@ class Store:
         self.url = str(url) if "://" in str(url) else f"sqlite:///{url}"
         self._opening: asyncio.Task[Database] | None = None
 
+    @property
+    def is_new(self) -> bool:
+        """Nothing was ever stored in it, as far as can be told without opening it."""
+        path = self.url.removeprefix("sqlite:///")
+        return self._opening is None and path != self.url and not Path(path).exists()
+
     async def database(self) -> "Database":
         """Open, with its tables up to date. Raises StartupError where it cannot be: a later call tries again."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
