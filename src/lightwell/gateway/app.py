@@ -11,13 +11,17 @@ from lightwell.gateway.frame import Frame
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.health import health_routes
 from lightwell.gateway.instructions_api import instruction_routes
+from lightwell.gateway.messages.routes import message_routes
 from lightwell.gateway.models import model_routes
+from lightwell.gateway.ollama.routes import ollama_routes
 from lightwell.gateway.page_files import page_routes
 from lightwell.gateway.tokens import token_routes
 
 _ROUTES = (
     chat_routes,
     completion_routes,
+    message_routes,
+    ollama_routes,
     model_routes,
     token_routes,
     instruction_routes,

@@ -42,7 +42,9 @@ def chat_shape(body: ChatBody) -> ChatShape:
     )
 
 
-async def plan_chat(gateway: Gateway, model: ServedModel, caller: Caller, body: ChatBody) -> Generation:
+async def plan_chat(
+    gateway: Gateway, model: ServedModel, caller: Caller, body: ChatBody, api: str = "chat"
+) -> Generation:
     """From a chat in our own words, whichever API it came by, to what the engine is asked."""
     asked, logprobs, tools = _asked_length(body), _logprobs(body), tools_of(body)
     form = await checked_grammar(model, body)
@@ -51,7 +53,7 @@ async def plan_chat(gateway: Gateway, model: ServedModel, caller: Caller, body: 
     calling = None if tools is None else await calling_for(model, tools, form)
     tokens, report = await prepared(gateway, model, caller, body, tools, asked)
     prompt = Prompt(tokens, answer_length(model, tokens, asked, None, "messages"))
-    generation = plan(model, caller, body, "chat", [prompt], logprobs, calling=calling, grammar=form)
+    generation = plan(model, caller, body, api, [prompt], logprobs, calling=calling, grammar=form)
     if report is not None:
         generation.report(report)
     return generation

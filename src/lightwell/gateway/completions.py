@@ -42,11 +42,18 @@ def completion_shape(body: CompletionBody) -> CompletionShape:
     )
 
 
-async def plan_completion(model: ServedModel, caller: Caller, body: CompletionBody) -> Generation:
+async def plan_completion(
+    model: ServedModel,
+    caller: Caller,
+    body: CompletionBody,
+    api: str = "completion",
+    default_length: Tokens | None = _DEFAULT_LENGTH,
+) -> Generation:
+    """``default_length``: of an answer for which none is asked, None for the room left."""
     _check(body)
-    prompts = [await _prompt(model, prompt, body) for prompt in _prompts(body.prompt)]
+    prompts = [await _prompt(model, prompt, body, default_length) for prompt in _prompts(body.prompt)]
     grammar = await checked_grammar(model, body)
-    return plan(model, caller, body, "completion", prompts, body.logprobs, body.best_of, grammar=grammar)
+    return plan(model, caller, body, api, prompts, body.logprobs, body.best_of, grammar=grammar)
 
 
 def _check(body: CompletionBody) -> None:
@@ -62,9 +69,11 @@ def _check(body: CompletionBody) -> None:
         )
 
 
-async def _prompt(model: ServedModel, prompt: str | TokenPrompt, body: CompletionBody) -> Prompt:
+async def _prompt(
+    model: ServedModel, prompt: str | TokenPrompt, body: CompletionBody, default: Tokens | None
+) -> Prompt:
     tokens = await _encode(model, prompt, body)
-    length = answer_length(model, tokens, body.max_tokens, _DEFAULT_LENGTH, "prompt")
+    length = answer_length(model, tokens, body.max_tokens, default, "prompt")
     if not body.echo:
         return Prompt(tokens, length)
     echo = Echo(

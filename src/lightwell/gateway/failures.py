@@ -1,6 +1,7 @@
-"""Errors to answers: the one place where an exception becomes OpenAI's error object and a status."""
+"""Errors to answers: the one place where an exception becomes a status, and an error object as the API writes it."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -35,14 +36,43 @@ class InternalError(LightwellError):
         super().__init__(f"The server failed on this request. Its log has the details under request id {request_id}.")
 
 
-def error_object(error: LightwellError) -> dict[str, Any]:
-    """All four keys of OpenAI's error object are always there."""
+def error_body(error: LightwellError, path: str) -> dict[str, Any]:
+    """As the API at this path writes it."""
+    write = next((write for prefix, write in _WRITERS if path.startswith(prefix)), _openai)
+    return write(error)
+
+
+def _openai(error: LightwellError) -> dict[str, Any]:
+    """All four keys are always there."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
-def error_response(error: LightwellError) -> Response:
+def _anthropic(error: LightwellError) -> dict[str, Any]:
+    kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def _ollama(error: LightwellError) -> dict[str, Any]:
+    return {"error": error.message}
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_WRITERS: tuple[tuple[str, Callable[[LightwellError], dict[str, Any]]], ...] = (
+    ("/v1/messages", _anthropic),
+    ("/api/", _ollama),
+)
+
+
+def error_response(error: LightwellError, path: str) -> Response:
     headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), None)
-    return Response(msgspec.json.encode(error_object(error)), error.status, headers, "application/json")
+    return Response(msgspec.json.encode(error_body(error, path)), error.status, headers, "application/json")
 
 
 def as_lightwell_error(error: Exception, request_id: str) -> LightwellError:
@@ -55,7 +85,7 @@ def as_lightwell_error(error: Exception, request_id: str) -> LightwellError:
 
 async def _lightwell_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LightwellError)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:
@@ -65,7 +95,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
         ours: LightwellError = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}.")
     else:
         ours = NotFound(f"There is nothing at {request.url.path}.")
-    response = error_response(ours)
+    response = error_response(ours, request.url.path)
     response.headers.update(error.headers or {})
     return response
 

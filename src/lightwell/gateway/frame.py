@@ -47,11 +47,11 @@ class Frame:
             except Exception as error:
                 if started:
                     raise  # too late for an answer: the server logs it and closes the connection
-                await error_response(as_lightwell_error(error, request_id))(scope, receive, framed)
+                await error_response(as_lightwell_error(error, request_id), scope["path"])(scope, receive, framed)
             except asyncio.CancelledError:
                 # Only a server that stops cancels a request. A stream has told its client already (sse.py).
                 if not started:
-                    await error_response(Overloaded(STOPPED))(scope, receive, framed)
+                    await error_response(Overloaded(STOPPED), scope["path"])(scope, receive, framed)
 
 
 def _request_id(asked: str | None) -> str:

@@ -16,6 +16,7 @@ from lightwell.gateway.served import ServedModel
 from lightwell.gateway.tools.parser import merged
 from lightwell.gateway.window import ContextReport
 from lightwell.host.client import EngineClient, Output
+from lightwell.units import Tokens
 
 CONTEXT_HEADER = "x-lightwell-context"
 
@@ -41,6 +42,14 @@ class Generation:
     usage: dict[str, Any] | None = None  # known once every choice has ended
     headers: dict[str, str] = field(default_factory=dict)
     context: ContextReport | None = None  # where the conversation was not taken as it came
+
+    def cached_tokens(self) -> Tokens:
+        """Of its prompts, as far as they have begun: known while it runs, and afterwards."""
+        if self.usage is not None:
+            cached: Tokens = self.usage["prompt_tokens_details"]["cached_tokens"]
+            return cached
+        requests = [answer.request for answer in self.answers if not answer.request.fork_of]
+        return sum(self.served.cached.of(request.id) for request in requests)
 
     def report(self, context: ContextReport) -> None:
         self.context = context
@@ -75,9 +84,7 @@ def _stop(model: ServedModel, answer: Answer, arrivals: "_Arrivals") -> None:
 
 
 def _usage(generation: Generation) -> dict[str, Any]:
-    requests = [answer.request for answer in generation.answers]
-    cached = sum(generation.served.cached.of(request.id) for request in requests if not request.fork_of)
-    return usage(generation.answers, cached)
+    return usage(generation.answers, generation.cached_tokens())
 
 
 async def joined(deltas: AsyncGenerator[list[Delta], None], answers: int) -> list[Delta]:

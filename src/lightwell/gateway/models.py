@@ -1,5 +1,6 @@
 """GET /v1/models and /v1/models/{id}."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -16,11 +17,15 @@ def model_routes(gateway: Gateway) -> list[Route]:
     async def models(request: Request) -> Response:
         caller = caller_of(request)
         named = [(model, name) for model in gateway.models for name in model.names if caller.may_use(name)]
+        if "anthropic-version" in request.headers:
+            return json_response(_anthropic_list(named))
         return json_response({"object": "list", "data": [_description(*each) for each in named]})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        return json_response(_description(gateway.find_model(name, caller_of(request)), name))
+        model = gateway.find_model(name, caller_of(request))
+        describe = _anthropic_description if "anthropic-version" in request.headers else _description
+        return json_response(describe(model, name))
 
     return [Route("/v1/models", models), Route("/v1/models/{name:path}", model)]
 
@@ -38,6 +43,31 @@ def _description(model: ServedModel, name: str) -> dict[str, Any]:
         "parent": None,
         "max_model_len": window,
         "meta": _meta(model),
+    }
+
+
+def _anthropic_list(named: list[tuple[ServedModel, str]]) -> dict[str, Any]:
+    """The shape of the same list for a client of the Messages API, which is known by its version header."""
+    names = [name for _, name in named]
+    return {
+        "data": [_anthropic_description(*each) for each in named],
+        "has_more": False,
+        "first_id": names[0] if names else None,
+        "last_id": names[-1] if names else None,
+    }
+
+
+def _anthropic_description(model: ServedModel, name: str) -> dict[str, Any]:
+    window, _ = model.window()
+    created = datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": created,
+        "lifecycle": "active",
+        "max_input_tokens": window,
+        "max_tokens": window,
     }
 
 

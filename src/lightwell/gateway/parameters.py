@@ -91,14 +91,19 @@ _REFUSED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read_body(data: bytes, kind: type[Body]) -> tuple[Body, dict[str, str]]:
+def read_body(
+    data: bytes,
+    kind: type[Body],
+    refused: Mapping[str, tuple[Any, ...]] = REFUSED,
+    accepted: Iterable[str] = ACCEPTED,
+) -> tuple[Body, dict[str, str]]:
     """The body as a struct, and the response headers that warn about ignored fields.
 
     Raises InvalidRequest naming the parameter with a wrong type or value, UnsupportedParameter for one not served.
     """
     fields = _parse(data)
     served = {field.encode_name for field in msgspec.structs.fields(kind)}
-    ignored = _screen(fields, "", {name: REFUSED[name] for name in REFUSED.keys() - served}, served | ACCEPTED)
+    ignored = _screen(fields, "", {name: refused[name] for name in refused.keys() - served}, {*served, *accepted})
     ignored += _screen_nested(fields)
     return _convert(fields, kind), _warning(ignored)
 

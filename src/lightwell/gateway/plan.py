@@ -24,7 +24,13 @@ from lightwell.units import Tokens
 
 _SEEDS = 2**64
 _MOST_BIASES = 1024
-_ID_PREFIXES = {"chat": "chatcmpl-", "completion": "cmpl-", "summary": "summary-"}  # by the kind of request
+_ID_PREFIXES = {  # by the API
+    "chat": "chatcmpl-",
+    "completion": "cmpl-",
+    "messages": "msg_",
+    "ollama": "ollama-",
+    "summary": "summary-",
+}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from lightwell.errors import LightwellError, Overloaded
 from lightwell.gateway.answer import Delta
 from lightwell.gateway.disconnect import ClientGone, unless_gone
-from lightwell.gateway.failures import STOPPED, as_lightwell_error, error_object
+from lightwell.gateway.failures import STOPPED, as_lightwell_error, error_body
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.shapes import Json, Shape
 
@@ -55,7 +55,7 @@ def _with_beside(tail: bytes, beside: Json) -> bytes:
 
 
 def error_event(error: LightwellError) -> bytes:
-    return b"data: " + _encode(error_object(error)) + b"\n\n"
+    return b"data: " + _encode(error_body(error, "")) + b"\n\n"
 
 
 async def stream_response(
@@ -63,17 +63,16 @@ async def stream_response(
     generation: Generation,
     pieces: AsyncGenerator[bytes, None],
     write_error: Callable[[LightwellError], bytes] = error_event,
+    media_type: str = "text/event-stream",
 ) -> Response:
     """The first piece is awaited here, so an error until then has its own status, and the headers are complete. A later
     error ends the stream with one event, as ``write_error`` writes it."""
     first = await unless_gone(request.receive, anext(pieces))
-    return _EventStream(first, pieces, generation.headers, request.state.request_id, write_error)
+    return _EventStream(first, pieces, generation.headers, request.state.request_id, write_error, media_type)
 
 
 class _EventStream(Response):
     """Sends a stream of events and closes it at once when the client leaves."""
-
-    media_type = "text/event-stream"  # Starlette adds the charset
 
     def __init__(
         self,
@@ -82,8 +81,10 @@ class _EventStream(Response):
         headers: dict[str, str],
         request_id: str,
         write_error: Callable[[LightwellError], bytes],
+        media_type: str,
     ) -> None:
-        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"} | headers)
+        unbuffered = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(headers=unbuffered | headers, media_type=media_type)
         del self.headers["content-length"]
         self._first, self._pieces = first, pieces
         self._request_id, self._write_error = request_id, write_error

@@ -20,7 +20,7 @@ class InstructionTable:
     async def all(self) -> dict[str, str]:
         async with self._transaction() as session:
             rows = await session.execute(sql.select(_Instructions.subject, _Instructions.text))
-            return {subject: text for subject, text in rows}
+            return {row.subject: row.text for row in rows}
 
     async def put(self, subject: str, text: str) -> None:
         async with self._transaction() as session:

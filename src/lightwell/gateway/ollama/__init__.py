@@ -1,0 +1,1 @@
+"""Ollama's API, as far as desktop programs need it: chat, generate, and the list of models."""
