@@ -57,6 +57,13 @@ class PermissionDenied(LightwellError):
     code = "permission_denied"
 
 
+class PayloadTooLarge(InvalidRequest):
+    """The body is longer than what is read."""
+
+    status = 413
+    code = "payload_too_large"
+
+
 class NotFound(LightwellError):
     """No such route or object."""
 

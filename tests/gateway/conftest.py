@@ -15,8 +15,10 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def gateway(engine: FakeEngine) -> Gateway:
-    return make_gateway(engine)
+async def gateway(engine: FakeEngine) -> AsyncIterator[Gateway]:
+    gateway = make_gateway(engine)
+    yield gateway
+    await gateway.store.close()
 
 
 @pytest.fixture

@@ -150,10 +150,12 @@ def _score(token: int, count: int) -> TokenLogprobs:
     return TokenLogprobs(-1.0, ranked, [-0.5 * (n + 1) for n in range(len(ranked))])
 
 
-def make_gateway(engine: FakeEngine, *, chat: bool = True, add_bos: bool = True, **more: Any) -> Gateway:
+def make_gateway(
+    engine: FakeEngine, *, chat: bool = True, add_bos: bool = True, store: Path | None = None, **more: Any
+) -> Gateway:
     template = ChatTemplate(TEMPLATE) if chat else None
     served = ServedModel(engine, byte_tokenizer(add_bos=add_bos), template, ["tiny", "alias"], **more)
-    return Gateway([served], Store(Path(tempfile.mkdtemp(prefix="lightwell-")) / "store.db"))
+    return Gateway([served], Store(store or Path(tempfile.mkdtemp(prefix="lightwell-")) / "store.db"))
 
 
 def make_client(gateway: Gateway) -> httpx.AsyncClient:

@@ -15,6 +15,8 @@ bench = typer.Typer(no_args_is_help=True, help="Measure decode, prefill, offload
 app.add_typer(bench, name="bench")
 config = typer.Typer(no_args_is_help=True, help="What the server would be started with.")
 app.add_typer(config, name="config")
+batch = typer.Typer(no_args_is_help=True, help="Many requests in a file, answered by a running server.")
+app.add_typer(batch, name="batch")
 instructions = typer.Typer(no_args_is_help=True, help="What chats of a key, a team or a model begin with.")
 app.add_typer(instructions, name="instructions")
 
@@ -226,6 +228,48 @@ def instructions_clear(subject: Subject) -> None:
     from lightwell.cli.instructions import clear as command
 
     command(subject)
+
+
+ServerUrl = Annotated[str, typer.Option("--url", envvar="OPENAI_BASE_URL", help="The server.")]
+BatchId = Annotated[str, typer.Argument(help="What `submit` printed.")]
+_HERE = "http://127.0.0.1:8000"
+
+
+@batch.command("submit")
+def batch_submit(
+    file: Annotated[Path, typer.Argument(help="One JSON object a line: custom_id, method, url, body.")],
+    endpoint: Annotated[str, typer.Option(help="Which API the lines are for.")] = "/v1/chat/completions",
+    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended.")] = False,
+    url: ServerUrl = _HERE,
+) -> None:
+    """Hand a file of requests to a server; prints the id of the batch."""
+    from lightwell.cli.batch import submit as command
+
+    command(url, file, endpoint, wait)
+
+
+@batch.command("status")
+def batch_status(
+    batch: Annotated[str | None, typer.Argument(help="What `submit` printed; by default all.")] = None,
+    url: ServerUrl = _HERE,
+) -> None:
+    """How far batches are, and what is wrong with their files."""
+    from lightwell.cli.batch import status as command
+
+    command(url, batch)
+
+
+@batch.command("fetch")
+def batch_fetch(
+    batch: BatchId,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="By default standard output.")] = None,
+    errors: Annotated[bool, typer.Option("--errors", help="The requests that failed, and why.")] = False,
+    url: ServerUrl = _HERE,
+) -> None:
+    """The answers of a batch, one a line."""
+    from lightwell.cli.batch import fetch as command
+
+    command(url, batch, output, errors)
 
 
 @config.command("check")

@@ -120,12 +120,14 @@ async def _serve(
 
     from lightwell.errors import EngineDied
     from lightwell.gateway.app import create_app
+    from lightwell.gateway.batches.runner import BatchRunner
     from lightwell.gateway.serve import serve as serve_http
 
     # Serving begins at once: while the model loads, /health says so and requests get a 503.
     serving = asyncio.create_task(
         serve_http(create_app(gateway), listener, gateway.drain, config.shutdown_timeout_seconds)
     )
+    batches = asyncio.create_task(BatchRunner(gateway, config.max_num_seqs).run())
     try:
         starting = asyncio.create_task(supervisor.start())
         await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
@@ -142,6 +144,8 @@ async def _serve(
                 )
     finally:
         serving.cancel()
+        batches.cancel()
+        await asyncio.wait({batches})
         await supervisor.stop()
         await gateway.models[0].grammars.end()
         await gateway.store.close()

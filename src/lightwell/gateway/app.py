@@ -4,6 +4,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from lightwell.gateway.authenticate import Authenticate
+from lightwell.gateway.batches.batches_api import batch_routes
+from lightwell.gateway.batches.files_api import file_routes
 from lightwell.gateway.chat import chat_routes
 from lightwell.gateway.completions import completion_routes
 from lightwell.gateway.failures import ERROR_HANDLERS
@@ -24,6 +26,8 @@ _ROUTES = (
     ollama_routes,
     model_routes,
     token_routes,
+    file_routes,
+    batch_routes,
     instruction_routes,
     health_routes,
     page_routes,

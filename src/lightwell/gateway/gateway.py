@@ -1,5 +1,6 @@
 """Gateway: what every handler needs, whichever model it is for. Made once, and passed to ``create_app``."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 from lightwell.errors import ModelNotFound
@@ -24,6 +25,7 @@ class Gateway:
     stages: list[Stage] = field(default_factory=list)
     stalled_after: Seconds = _STALLED_AFTER_SECONDS
     drain: Drain = field(default_factory=Drain)
+    batch_work: asyncio.Event = field(default_factory=asyncio.Event)  # set where there may be some
     summaries: Summaries = field(default_factory=Summaries)
     instructions: Instructions = field(init=False)
 

@@ -41,6 +41,7 @@ class Generation:
     include_usage: bool = False
     usage: dict[str, Any] | None = None  # known once every choice has ended
     headers: dict[str, str] = field(default_factory=dict)
+    batch: bool = False  # nobody waits for it: it runs behind all others, at a discount
     context: ContextReport | None = None  # where the conversation was not taken as it came
 
     def cached_tokens(self) -> Tokens:

@@ -13,6 +13,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from lightwell.errors import StartupError
+from lightwell.gateway.store.batches import BatchTable
+from lightwell.gateway.store.files import FileTable
 from lightwell.gateway.store.instructions import InstructionTable
 
 _BUSY_SECONDS = 30.0  # how long a writer waits for another one in SQLite
@@ -34,6 +36,8 @@ class Database:
             sql.event.listen(self._engine.sync_engine, "connect", _prepare_sqlite)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
         self.instructions = InstructionTable(self.transaction)
+        self.files = FileTable(self.transaction)
+        self.batches = BatchTable(self.transaction)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSession]:
