@@ -82,6 +82,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     stop_repetition: bool = False
     # Where keys, usage, files and stored answers are kept: a SQLite file or postgresql://user@host/name.
     store: str = str(DATA_FOLDER / "lightwell.db")
+    require_keys: bool = False  # also of callers on this machine; of all others a key is always required
+    api_key: str | None = None  # one more key, of an administrator
     pack_cache: bool = True  # keep packed weights on disk for the next start
     shutdown_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = 30.0
     step_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = (

@@ -49,6 +49,14 @@ class ContextLengthExceeded(InvalidRequest):
         self.prompt_tokens, self.max_tokens, self.limit_tokens = prompt_tokens, max_tokens, limit_tokens
 
 
+class AuthenticationFailed(LightwellError):
+    """No key where one is needed, or one that is not valid."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
 class PermissionDenied(LightwellError):
     """The caller is known, and may not do this."""
 

@@ -11,8 +11,8 @@ Picodollars: TypeAlias = int  # 1e-12 dollars: $0.15 for a million tokens are 15
 PICODOLLARS = 10**12  # in a dollar
 
 _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|)\s*", re.IGNORECASE)
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|)\s*", re.IGNORECASE)
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -38,13 +38,13 @@ def format_bytes(count: Bytes) -> str:
 
 
 def parse_seconds(text: str) -> Seconds:
-    """Read a duration such as ``50ms``, ``1.5s``, ``2m`` or ``0.05`` (seconds).
+    """Read a duration such as ``50ms``, ``1.5s``, ``2m``, ``30d`` or ``0.05`` (seconds).
 
     Raises ValueError when the text is not a duration.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a duration: write a number with us, ms, s or m")
+        raise ValueError(f"{text!r} is not a duration: write a number with us, ms, s, m, h or d")
     return float(match[1]) * _SECONDS[match[2].lower()]
 
 

@@ -161,7 +161,7 @@ def make_gateway(
 def make_client(gateway: Gateway) -> httpx.AsyncClient:
     """Calls the app without a socket. Streams arrive whole, when they have ended."""
     transport = httpx.ASGITransport(create_app(gateway), raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://lightwell")
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 def sse(text: str) -> list[str]:

@@ -28,8 +28,8 @@ def engine() -> FakeEngine:
 @pytest.fixture
 async def api(gateway) -> AsyncIterator[anthropic.AsyncAnthropic]:
     transport = httpx2.ASGITransport(create_app(gateway), raise_app_exceptions=False)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://lightwell") as client:
-        yield anthropic.AsyncAnthropic(base_url="http://lightwell", api_key="none", http_client=client, max_retries=0)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield anthropic.AsyncAnthropic(base_url="http://localhost", api_key="none", http_client=client, max_retries=0)
 
 
 def prompt(gateway: Gateway, engine: FakeEngine) -> str:
@@ -180,7 +180,7 @@ async def test_a_busy_server_says_so_in_their_words():
     gateway = make_gateway(engine)
     gateway.drain.begin()
     transport = httpx2.ASGITransport(create_app(gateway))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://lightwell") as client:
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         body = {"model": "tiny", "max_tokens": 5, "messages": QUESTION}
         response = await client.post("/v1/messages", json=body)
     assert response.status_code == 503

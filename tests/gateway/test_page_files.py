@@ -83,7 +83,7 @@ async def test_compressed_for_those_who_take_it_and_small(client):
 
 @pytest.mark.parametrize("path", ["/index.html", "/page", "/page/", "/page.js/", "/page.js.map", "//", "/favicon.ico"])
 async def test_other_paths_stay_404_with_an_error_object(client, path):
-    assert error(await client.get(f"http://lightwell{path}"), 404)["type"] == "not_found_error"
+    assert error(await client.get(f"http://localhost{path}"), 404)["type"] == "not_found_error"
 
 
 async def test_the_page_is_only_read(client):

@@ -17,6 +17,8 @@ config = typer.Typer(no_args_is_help=True, help="What the server would be starte
 app.add_typer(config, name="config")
 batch = typer.Typer(no_args_is_help=True, help="Many requests in a file, answered by a running server.")
 app.add_typer(batch, name="batch")
+keys = typer.Typer(no_args_is_help=True, help="API keys: who may use the server.")
+app.add_typer(keys, name="keys")
 instructions = typer.Typer(no_args_is_help=True, help="What chats of a key, a team or a model begin with.")
 app.add_typer(instructions, name="instructions")
 
@@ -85,6 +87,8 @@ def serve(
     store: Annotated[
         str | None, typer.Option(help="Where keys and usage are kept: a SQLite file or postgresql://user@host/name.")
     ] = None,
+    require_keys: Annotated[bool | None, typer.Option(help="Ask callers on this machine for a key, too.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="One more key, which may do everything.")] = None,
     pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
     step_timeout_seconds: Annotated[
@@ -199,6 +203,66 @@ def perplexity(
     from lightwell.cli.perplexity import perplexity as command
 
     command(model, text, context, chunks, threads, json)
+
+
+@keys.command("create")
+def keys_create(
+    user: Annotated[str, typer.Argument(help="Whose key it is.")],
+    team: Annotated[str, typer.Option(help="Its members share files, batches, limits and cached prefixes.")] = "",
+    name: Annotated[str, typer.Option(help="What it is for.")] = "",
+    model: Annotated[list[str] | None, typer.Option(help="May use only this one; may be repeated.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="May make keys and set limits.")] = False,
+    truncation: Annotated[
+        Literal["refuse", "drop_oldest", "summarize"] | None,
+        typer.Option(help="What to do with its conversations that do not fit."),
+    ] = None,
+    expires_in: Annotated[str | None, typer.Option(help="Such as 30d; by default never.")] = None,
+    json: Json = False,
+) -> None:
+    """Make a key, and print it, once."""
+    from lightwell.cli.keys import create as command
+
+    command(
+        json,
+        user=user,
+        team=team,
+        name=name,
+        models=model or None,
+        admin=admin,
+        truncation=truncation,
+        expires_in=expires_in,
+    )
+
+
+@keys.command("list")
+def keys_list(json: Json = False) -> None:
+    """Show all keys, by their beginnings."""
+    from lightwell.cli.keys import listed as command
+
+    command(json)
+
+
+KeyId = Annotated[str, typer.Argument(help="The id that `list` shows.")]
+
+
+@keys.command("rotate")
+def keys_rotate(
+    key: KeyId,
+    overlap: Annotated[str, typer.Option(help="How long the old one still works.")] = "24h",
+    json: Json = False,
+) -> None:
+    """Make a new key in place of an old one, which works a while longer."""
+    from lightwell.cli.keys import rotate as command
+
+    command(key, overlap, json)
+
+
+@keys.command("revoke")
+def keys_revoke(key: KeyId) -> None:
+    """Have a key work no longer, from this second on."""
+    from lightwell.cli.keys import revoke as command
+
+    command(key)
 
 
 Subject = Annotated[str, typer.Argument(help="key:ID, team:NAME or model:NAME.")]

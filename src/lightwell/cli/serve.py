@@ -73,6 +73,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     )
     import uvloop
 
+    from lightwell.gateway.authenticate import Access, is_loopback
     from lightwell.gateway.gateway import Gateway
     from lightwell.gateway.lengths import LengthLimits
     from lightwell.gateway.served import ServedModel
@@ -87,7 +88,9 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
         lengths=LengthLimits(config.max_prompt_tokens, config.default_max_tokens, config.max_output_tokens),
         tool_call_parser=config.tool_call_parser,
     )
-    gateway = Gateway([served], Store(config.store))
+    here = is_loopback(listener.getsockname()[0])
+    access = Access(required=config.require_keys or not here, fixed_key=config.api_key)
+    gateway = Gateway([served], Store(config.store), access=access)
     gc.freeze()
     gc.enable()
     uvloop.run(_serve(config, plan, listener, supervisor, gateway))
@@ -133,6 +136,8 @@ async def _serve(
         await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             print(startup_report(config, plan, starting.result(), listener), flush=True)
+            if secret := await first_admin_key(gateway):
+                print(f"\n  The first administrator's key, shown only now: {secret}", flush=True)
             living = asyncio.create_task(supervisor.given_up())
             await asyncio.wait({serving, living}, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
@@ -149,6 +154,22 @@ async def _serve(
         await supervisor.stop()
         await gateway.models[0].grammars.end()
         await gateway.store.close()
+
+
+async def first_admin_key(gateway: "Gateway") -> str | None:
+    """A key to make others with, where keys are required and nobody could; else None."""
+    import time
+
+    from lightwell.gateway.keys import hashed, new_key, new_secret
+
+    if not gateway.access.required or gateway.access.fixed_key is not None:
+        return None
+    keys, now = (await gateway.store.database()).keys, time.time()
+    if await keys.has_admin(now):
+        return None
+    secret = new_secret()
+    await keys.add(new_key(secret, now, user="admin", name="first", admin=True), hashed(secret))
+    return secret
 
 
 def startup_report(config: "ServeConfig", plan: "KVPlan", hello: "Hello", listener: "socket.socket") -> str:

@@ -9,12 +9,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from lightwell.errors import InvalidRequest, KillsEngine, LightwellError, NotFound, Overloaded
+from lightwell.errors import AuthenticationFailed, InvalidRequest, KillsEngine, LightwellError, NotFound, Overloaded
 from lightwell.gateway.disconnect import ClientGone
 
 _RETRY_AFTER_SECONDS = 1
 _HEADERS: dict[type[LightwellError], dict[str, str]] = {
     Overloaded: {"retry-after": str(_RETRY_AFTER_SECONDS)},
+    AuthenticationFailed: {"www-authenticate": "Bearer"},
     KillsEngine: {"x-should-retry": "false"},  # OpenAI's clients repeat a 500 otherwise
 }
 _CLIENT_CLOSED_REQUEST = 499  # nobody receives it; it is for whoever counts statuses

@@ -4,9 +4,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from lightwell.errors import ModelNotFound
+from lightwell.gateway.authenticate import Access
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.drain import Drain
 from lightwell.gateway.instructions import Instructions
+from lightwell.gateway.keys import KeyRing
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.stages import Stage
 from lightwell.gateway.store import Store
@@ -24,13 +26,16 @@ class Gateway:
     store: Store
     stages: list[Stage] = field(default_factory=list)
     stalled_after: Seconds = _STALLED_AFTER_SECONDS
+    access: Access = field(default_factory=Access)
     drain: Drain = field(default_factory=Drain)
     batch_work: asyncio.Event = field(default_factory=asyncio.Event)  # set where there may be some
     summaries: Summaries = field(default_factory=Summaries)
     instructions: Instructions = field(init=False)
+    keys: KeyRing = field(init=False)
 
     def __post_init__(self) -> None:
         self.instructions = Instructions(self.store)
+        self.keys = KeyRing(self.store)
 
     def find_model(self, name: str | None, caller: Caller) -> ServedModel:
         """The model of that name; none asked for means the first. Raises ModelNotFound, also for one that the caller

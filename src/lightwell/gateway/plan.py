@@ -79,7 +79,7 @@ def plan(
         id=generation_id,
         created=int(time.time()),
         served=model,
-        model=body.model or model.names[0],
+        model=body.model or next(filter(caller.may_use, model.names)),
         caller=caller,
         api=api,
         answers=answers,

@@ -47,8 +47,8 @@ def obedient(request: Request) -> Script:
 async def client() -> AsyncIterator[openai.AsyncOpenAI]:
     app = create_app(make_gateway(FakeEngine(obedient, context_tokens=20_000)))
     transport = httpx2.ASGITransport(app)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://lightwell") as http:
-        yield openai.AsyncOpenAI(base_url="http://lightwell/v1", api_key="unused", max_retries=0, http_client=http)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        yield openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="unused", max_retries=0, http_client=http)
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "Forecast"}}])

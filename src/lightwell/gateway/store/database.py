@@ -16,6 +16,7 @@ from lightwell.errors import StartupError
 from lightwell.gateway.store.batches import BatchTable
 from lightwell.gateway.store.files import FileTable
 from lightwell.gateway.store.instructions import InstructionTable
+from lightwell.gateway.store.keys import KeyTable
 
 _BUSY_SECONDS = 30.0  # how long a writer waits for another one in SQLite
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
@@ -36,6 +37,7 @@ class Database:
             sql.event.listen(self._engine.sync_engine, "connect", _prepare_sqlite)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
         self.instructions = InstructionTable(self.transaction)
+        self.keys = KeyTable(self.transaction)
         self.files = FileTable(self.transaction)
         self.batches = BatchTable(self.transaction)
 
