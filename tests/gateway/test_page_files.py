@@ -118,6 +118,6 @@ def _raw(url: str, path: str) -> tuple[int, bytes]:
     """Status and the rest of the answer to a GET of exactly this path."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nhost: lightwell\r\nconnection: close\r\n\r\n".encode())
+        connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     return int(answer.split(b" ", 2)[1]), answer
