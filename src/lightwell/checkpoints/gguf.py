@@ -8,15 +8,18 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from lightwell.checkpoints.mapping import MappedFile, map_file
-from lightwell.checkpoints.tensor import INTEGERS, Format, Tensor
+from lightwell.checkpoints.tensor import INTEGERS, ComputedTensor, Format, Tensor
 from lightwell.errors import CheckpointError
 from lightwell.units import Bytes
+
+if TYPE_CHECKING:  # only who looks at a tensor's bytes imports it (tensor.py)
+    import numpy as np
+    import numpy.typing as npt
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -27,18 +30,18 @@ _MAX_ITEMS = 1 << 24
 _MAX_DIMENSIONS = 4
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_SCALARS: dict[int, np.dtype[Any]] = {  # GGUF's number for a value type -> its little-endian NumPy type
-    0: np.dtype("<u1"),
-    1: np.dtype("<i1"),
-    2: np.dtype("<u2"),
-    3: np.dtype("<i2"),
-    4: np.dtype("<u4"),
-    5: np.dtype("<i4"),
-    6: np.dtype("<f4"),
-    _BOOL: np.dtype("<u1"),
-    10: np.dtype("<u8"),
-    11: np.dtype("<i8"),
-    12: np.dtype("<f8"),
+_SCALARS = {  # GGUF's number for a value type -> its letter in a struct
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    _BOOL: "B",
+    10: "Q",
+    11: "q",
+    12: "d",
 }
 # ggml's numbers for tensor types are places in this list; those that are no Format are named to be refused.
 _TYPE_NAMES = """
@@ -130,15 +133,14 @@ class _Cursor:
 
     def numbers(self, value_type: int, count: int, what: str) -> list[Any]:
         """``count`` scalars of one type as Python numbers or booleans."""
-        dtype = _SCALARS[value_type]
-        start = self.take(count * dtype.itemsize, what)
-        values = np.frombuffer(self.head, dtype, count, start)
-        if value_type == _BOOL:
-            if values.size and values.max() > 1:
-                raise self.fault(f"{what} is a boolean with the value {values.max()}")
-            values = values.astype(bool)
-        plain: list[Any] = values.tolist()
-        return plain
+        letter = _SCALARS[value_type]
+        start = self.take(count * struct.calcsize(f"<{letter}"), what)
+        values = list(struct.unpack_from(f"<{count}{letter}", self.head, start))
+        if value_type != _BOOL:
+            return values
+        if max(values, default=0) > 1:
+            raise self.fault(f"{what} is a boolean with the value {max(values)}")
+        return list(map(bool, values))
 
     def strings(self, count: int, what: str) -> list[str]:
         """``count`` strings; the loop is written flat because it is where a header's time goes."""
@@ -255,7 +257,6 @@ def _format(cursor: _Cursor, tensor_type: int, what: str) -> Format:
 def _place_tensors(cursor: _Cursor, entries: list[_Entry], alignment: Bytes) -> dict[str, Tensor]:
     """Check that the tensors lie aligned, apart from each other and inside the file; return views of them by name."""
     base = -(-cursor.position // alignment) * alignment
-    data = np.frombuffer(cursor.data, np.uint8)
     tensors: dict[str, Tensor] = {}
     free = 0  # the first byte after the tensors seen so far
     for entry in sorted(entries, key=lambda entry: entry.offset):
@@ -269,6 +270,12 @@ def _place_tensors(cursor: _Cursor, entries: list[_Entry], alignment: Bytes) -> 
         free = entry.offset + entry.size
         if base + free > cursor.size:
             raise cursor.fault(f"{what} ends at byte {base + free}, but the file has {cursor.size}: it is truncated")
-        view = data[base + entry.offset : base + free]
-        tensors[entry.name] = Tensor(entry.name, entry.format, entry.shape, view)
+        view = partial(_view, cursor.data, entry.size, base + entry.offset)
+        tensors[entry.name] = ComputedTensor(entry.name, entry.format, entry.shape, view)
     return tensors
+
+
+def _view(mapped: mmap.mmap, size: Bytes, begin: Bytes) -> "npt.NDArray[np.uint8]":
+    import numpy as np
+
+    return np.frombuffer(mapped, np.uint8, size, begin)

@@ -16,7 +16,6 @@ from lightwell.checkpoints.fields import Fields
 from lightwell.checkpoints.fused import split_fused
 from lightwell.checkpoints.gguf import read_gguf
 from lightwell.checkpoints.layout import LINEARS, check_layout, layer_count, rename
-from lightwell.checkpoints.quantized import dequantize
 from lightwell.checkpoints.spec import Activation, Family, Mixture, ModelSpec, Rope, RopeScaling, yarn_attention_factor
 from lightwell.checkpoints.tensor import Tensor
 from lightwell.errors import CheckpointError
@@ -277,6 +276,8 @@ def _rope(architecture: str, keys: Fields, head_dim: int, tensors: Mapping[str, 
 def _factors(path: Path, factors: Tensor, dims: int) -> tuple[float, ...]:
     if factors.shape != (dims // 2,):
         raise CheckpointError(path, f"tensor {factors.name!r} has the shape {factors.shape} instead of {(dims // 2,)}")
+    from lightwell.checkpoints.quantized import dequantize  # which few models need here
+
     return tuple(dequantize(factors).tolist())
 
 

@@ -3,7 +3,7 @@
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from lightwell.units import Bytes
@@ -57,7 +57,7 @@ class KnownModel:
 
 @cache
 def known_models() -> tuple[KnownModel, ...]:
-    text = files("lightwell.checkpoints").joinpath("models.toml").read_text("utf-8")
+    text = Path(__file__).with_name("models.toml").read_text("utf-8")
     return tuple(_model(entry) for entry in tomllib.loads(text)["model"])
 
 

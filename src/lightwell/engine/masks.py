@@ -7,6 +7,7 @@ of a step are made while the model computes it, and no one waits for another one
 from collections.abc import Sequence as Items
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +15,11 @@ from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Chunk
 from lightwell.engine.sequence import Sequence
 from lightwell.runtimes.base import Masks
-from lightwell.sampling.grammar import Bits, Grammars, Matcher
+from lightwell.sampling.grammar import Grammars, Matcher
 from lightwell.units import Tokens
+
+if TYPE_CHECKING:
+    from lightwell.sampling.grammar import Bits
 
 
 @dataclass(slots=True)
@@ -86,7 +90,7 @@ class StepMasks:
         filled = self._filling.submit(self._fill, work, bits)
         return Masks(np.array(rows, np.int32), bits, filled.result)
 
-    def _fill(self, work: list[tuple[Sequence, Items[int], int]], bits: Bits) -> None:
+    def _fill(self, work: list[tuple[Sequence, Items[int], int]], bits: "Bits") -> None:
         for sequence, proposed, first in work:
             follower = self._followers[sequence.request.id]
             answer_start = len(sequence.request.tokens)

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightwell.checkpoints import open_checkpoint
 from lightwell.checkpoints.checkpoint import Checkpoint
@@ -22,7 +23,9 @@ from lightwell.host.messages import EngineConfig, Hello
 from lightwell.host.offload import Offload, set_up_offload
 from lightwell.runtimes.base import BLOCK_TOKENS, Runtime
 from lightwell.sampling.grammar import Grammars
-from lightwell.text import load_tokenizer
+
+if TYPE_CHECKING:
+    from lightwell.text.tokenizer import Tokenizer
 
 
 def make_runtime(config: EngineConfig) -> Runtime:
@@ -76,7 +79,14 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
 
 
 def make_masks(checkpoint: Checkpoint) -> StepMasks:
-    return StepMasks(Grammars(lambda: load_tokenizer(checkpoint)), checkpoint.spec.vocab)
+    return StepMasks(Grammars(lambda: _tokenizer(checkpoint)), checkpoint.spec.vocab)
+
+
+def _tokenizer(checkpoint: Checkpoint) -> "Tokenizer":
+    """Most engines never need one: texts are the server's, and only grammars and draft models look at them here."""
+    from lightwell.text.load import load_tokenizer
+
+    return load_tokenizer(checkpoint)
 
 
 def make_speculator(config: EngineConfig, target: Checkpoint, limits: SchedulerLimits) -> Speculator | None:
@@ -97,7 +107,7 @@ def make_speculator(config: EngineConfig, target: Checkpoint, limits: SchedulerL
 
 def check_same_tokens(draft: Checkpoint, target: Checkpoint) -> None:
     """Raises StartupError where the ids of the two models do not mean the same tokens."""
-    theirs, ours = load_tokenizer(draft), load_tokenizer(target)
+    theirs, ours = _tokenizer(draft), _tokenizer(target)
     size = min(theirs.vocab_size, ours.vocab_size)
     if draft.spec.vocab != target.spec.vocab or any(theirs.token_bytes(i) != ours.token_bytes(i) for i in range(size)):
         raise StartupError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightwell.checkpoints.checkpoint import Checkpoint
 from lightwell.errors import StartupError
-from lightwell.runtimes.base import BLOCK_TOKENS, KVCacheDtype
+from lightwell.runtimes.block import BLOCK_TOKENS, KVCacheDtype
 from lightwell.units import Bytes, Tokens, format_bytes
 
 _FULL_CONVERSATIONS = 2  # by default the KV cache holds this many conversations of the longest length

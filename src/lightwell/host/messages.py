@@ -13,7 +13,7 @@ from lightwell.config import SpeculativeConfig
 from lightwell.engine.options import PolicyOptions
 from lightwell.engine.request import Request
 from lightwell.events import Event
-from lightwell.runtimes.base import KVCacheDtype
+from lightwell.runtimes.block import KVCacheDtype
 from lightwell.units import Bytes, Tokens
 
 

@@ -5,6 +5,10 @@ end closes, so no engine outlives its server.
 """
 
 import gc
+
+if __name__ == "__main__":
+    gc.disable()  # a start makes hundreds of thousands of objects that stay, and looking through them takes long
+
 import select
 import signal
 import socket
@@ -90,6 +94,7 @@ def main() -> None:
         connection.sendall(pack(Failed(error.message)))
         sys.exit(1)
     gc.freeze()  # what was made so far stays: looking through it again would only delay steps
+    gc.enable()
     connection.sendall(pack(hello))
     with suppress(BrokenPipeError, ConnectionResetError):  # the server is gone, and nobody is left to answer
         serve_engine(engine, connection, unpacker)

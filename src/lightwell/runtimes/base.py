@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Literal, Protocol, TypeAlias
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lightwell.checkpoints.checkpoint import Checkpoint
+from lightwell.runtimes.block import BLOCK_TOKENS as BLOCK_TOKENS
+from lightwell.runtimes.block import KVCacheDtype as KVCacheDtype
 from lightwell.sampling.edits import NO_EDITS, Edits
 from lightwell.sampling.params import SamplingParams
 from lightwell.units import Bytes, Seconds
-
-BLOCK_TOKENS = 32
-
-KVCacheDtype: TypeAlias = Literal["f16", "int8"]  # what the CPU runtime's cache can hold; the reference has float32
 
 Int32s = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]

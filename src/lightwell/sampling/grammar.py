@@ -14,17 +14,18 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from lightwell.errors import InvalidRequest
-from lightwell.text.tokenizer import Tokenizer
 from lightwell.units import Bytes, Tokens
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what takes long to import, and is not needed before the first grammar
+    import numpy as np
+    import numpy.typing as npt
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-Bits = npt.NDArray[np.uint32]
+    from lightwell.text.tokenizer import Tokenizer
+
+    Bits = npt.NDArray[np.uint32]
 
 MAX_GRAMMAR_BYTES: Bytes = 1 << 16
 COMPILE_STACK_BYTES: Bytes = 16 << 20  # llguidance recurses; what was checked with less stack cannot overflow this one
@@ -40,7 +41,7 @@ class GrammarVocabulary(msgspec.Struct, frozen=True, array_like=True):
     ends: list[int]
 
 
-def grammar_vocabulary(tokenizer: Tokenizer) -> GrammarVocabulary:
+def grammar_vocabulary(tokenizer: "Tokenizer") -> GrammarVocabulary:
     """What grammars need of a tokenizer. What ends an answer is no text either, whatever kind of token it is.
 
     Raises InvalidRequest where no token ends an answer.
@@ -152,7 +153,7 @@ class Matcher:
             self.error = _plain(self._native.get_error())
         self.finished = not self.error and (len(text) < len(tokens) or self._native.is_stopped())
 
-    def fill(self, rows: Bits, proposed: Sequence[int] = ()) -> int:
+    def fill(self, rows: "Bits", proposed: Sequence[int] = ()) -> int:
         """Write the masks of the next token and of those after each proposed one: ``rows`` (1 + P, words), of which
         those beyond ceil(vocab / 32) stay as they are.
 
@@ -185,7 +186,7 @@ class Matcher:
         self._native.consume_tokens(self._tokens)
 
 
-def allows(row: Bits, token: int) -> bool:
+def allows(row: "Bits", token: int) -> bool:
     """Whether a mask has the token's bit."""
     return bool(row[token >> 5] >> (token & 31) & 1)
 
@@ -196,7 +197,7 @@ class Grammars:
     ``load`` is called in that thread for the first grammar. The latest ones are kept: many requests share one.
     """
 
-    def __init__(self, load: Callable[[], Tokenizer]) -> None:
+    def __init__(self, load: "Callable[[], Tokenizer]") -> None:
         self._load = load
         self._thread = ThreadPoolExecutor(1, "grammars", _give_way)
         self._pristine = lru_cache(_KEPT_GRAMMARS)(self._compile)
@@ -219,6 +220,8 @@ class Grammars:
         return native_matcher(self._vocabulary[0], grammar)
 
     def _matcher(self, grammar: str) -> Matcher:
+        import numpy as np
+
         matcher = Matcher(self._pristine(grammar), self._vocabulary[1])
         matcher.fill(np.empty((1, -(-len(self._vocabulary[1].pieces) // 32)), np.uint32))  # the first takes longest
         return matcher

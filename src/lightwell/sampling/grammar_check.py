@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
-import numpy as np
 
 from lightwell.errors import InvalidRequest
 from lightwell.sampling.grammar import COMPILE_STACK_BYTES, GrammarVocabulary, Matcher, native_matcher, native_tokenizer
@@ -43,6 +42,8 @@ def frame(content: bytes) -> bytes:
 
 def complaint(tokenizer: "LLTokenizer", vocabulary: GrammarVocabulary, grammar: str) -> str:
     """Why the grammar cannot be used, empty where it can: what compiling says, and what the first tokens meet."""
+    import numpy as np  # not where the gateway imports this file for its limits
+
     try:
         matcher = Matcher(native_matcher(tokenizer, grammar), vocabulary)
     except InvalidRequest as error:

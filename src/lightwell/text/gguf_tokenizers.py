@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from importlib.metadata import version
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class Metadata:
         values = self.values.get(_PREFIX + key)
         if values is None:
             return None
-        if not isinstance(values, list) or not all(isinstance(value, item) for value in values):
+        if not isinstance(values, list) or not set(map(type, values)) <= {item}:
             raise self.fault(key, f"is not an array of {item.__name__}")
         if count is not None and len(values) != count:
             raise self.fault(key, f"has {len(values)} entries for {count} tokens")
@@ -153,7 +153,7 @@ def _load_byte_level(metadata: Metadata) -> Tokenizer:
     kind = _pre_tokenizer(metadata)
     merges = [_merge(metadata, line) for line in metadata.needed("merges", str)]
     ids = metadata.ordinary_ids()
-    made = next((left + right for left, right in merges if left + right not in ids), None)
+    made = next(filterfalse(ids.__contains__, map("".join, merges)), None)
     if made is not None:  # the library would panic
         raise metadata.fault("merges", f"does not fit the tokens: {made!r} is none of them")
     try:
@@ -243,7 +243,7 @@ def _fingerprint(metadata: Metadata) -> str:
     numbers = [*metadata.types, *metadata.needed("scores", float)]
     small = [
         _RECIPE,
-        version("tokenizers"),
+        tokenizers.__version__,
         metadata.flag("add_space_prefix", True),
         metadata.token("unknown_token_id"),
     ]
