@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what takes long to import is imported where it is needed, m
     from lightwell.host.process import WorkerProcess
     from lightwell.host.supervisor import Supervisor
 
+_TIDY_AFTER_SECONDS = 1.0  # when those who waited for the model to load have their first tokens
 _FAREWELL_SECONDS = 2.0  # what open requests get to tell their clients that the engine is given up
 
 
@@ -91,6 +92,8 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     here = is_loopback(listener.getsockname()[0])
     access = Access(required=config.require_keys or not here, fixed_key=config.api_key)
     gateway = Gateway([served], Store(config.store), access=access)
+    checkpoint.release_pages()
+    del checkpoint  # with the texts of its vocabulary, which the tokenizer has its own copies of
     gc.freeze()
     gc.enable()
     uvloop.run(_serve(config, plan, listener, supervisor, gateway))
@@ -125,6 +128,7 @@ async def _serve(
     from lightwell.gateway.app import create_app
     from lightwell.gateway.batches.runner import BatchRunner
     from lightwell.gateway.serve import serve as serve_http
+    from lightwell.host.memory import return_free_memory
 
     # Serving begins at once: while the model loads, /health says so and requests get a 503.
     serving = asyncio.create_task(
@@ -135,6 +139,7 @@ async def _serve(
         starting = asyncio.create_task(supervisor.start())
         await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
+            asyncio.get_running_loop().call_later(_TIDY_AFTER_SECONDS, return_free_memory)
             print(startup_report(config, plan, starting.result(), listener), flush=True)
             if secret := await first_admin_key(gateway):
                 print(f"\n  The first administrator's key, shown only now: {secret}", flush=True)
