@@ -13,7 +13,8 @@ import uvloop
 from lightwell.engine.request import Request
 from lightwell.gateway.app import create_app
 from lightwell.gateway.batches.runner import BatchRunner
-from lightwell.gateway.serve import listen, serve
+from lightwell.gateway.listen import listen
+from lightwell.gateway.serve import serve
 from tests.gateway.fake_engine import EOS, FakeEngine, Script, make_gateway
 
 

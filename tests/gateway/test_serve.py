@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from lightwell.errors import StartupError
-from lightwell.gateway.serve import listen
+from lightwell.gateway.listen import listen
 from tests.gateway.test_generation_api import error
 
 ROOT = Path(__file__).parents[2]

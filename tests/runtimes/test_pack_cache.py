@@ -415,6 +415,31 @@ def test_small_pages_are_copied_and_huge_ones_are_not(
     assert len(copies) == (huge_bytes == 0)
 
 
+def test_a_file_that_gets_shorter_while_it_is_read_is_packed_again(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = load(model)
+    monkeypatch.setattr(pack_file, "_in_huge_pages", lambda data: False)
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, offset: 0)
+    assert load(model) == expected
+    assert "shorter" in caplog.text
+
+
+def test_a_file_that_comes_in_parts_is_read_whole(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = load(model)
+    whole = os.preadv
+    monkeypatch.setattr(pack_file, "_in_huge_pages", lambda data: False)
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, offset: whole(file, [buffers[0][:1000]], offset))
+    monkeypatch.setattr(_native, "PackedMatrix", _OnlyPacked)
+    assert load(model) == expected
+
+
+class _OnlyPacked:
+    """Matrices from a file; to pack one fails the test."""
+
+    of_packed = _native.PackedMatrix.of_packed
+
+
 def test_the_huge_pages_of_a_mapping_are_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smaps = tmp_path / "smaps"
     smaps.write_text(

@@ -38,7 +38,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     from lightwell.checkpoints import open_checkpoint
     from lightwell.checkpoints.catalog import pull
     from lightwell.config import ServeConfig
-    from lightwell.gateway.serve import listen
+    from lightwell.gateway.listen import listen
     from lightwell.host.memory import plan_kv
     from lightwell.host.messages import EngineConfig
     from lightwell.host.supervisor import Supervisor

@@ -1,11 +1,10 @@
-"""Serving over HTTP: the listening socket, and a stop in two stages.
+"""Serving over HTTP, and a stop in two stages.
 
 The first SIGTERM or Ctrl-C drains: not ready any more, nothing new is generated, open requests finish within a time
 limit. The second one stops at once. Either way the server returns to its caller, so the exit code is 0.
 """
 
 import asyncio
-import errno
 import logging
 import signal
 import socket
@@ -16,41 +15,13 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from lightwell.errors import StartupError
 from lightwell.gateway.drain import Drain
 from lightwell.units import Seconds
 
-_BACKLOG = 2048  # connections that may wait to be accepted
 _KEEP_ALIVE_SECONDS = 75  # longer than clients and proxies keep idle connections, so that they close first
 _CUT_SECONDS = 1  # what streams still open after the drain get to end themselves
 
 log = logging.getLogger(__name__)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Take the port before anything heavy starts; port 0 takes any free one. Raises StartupError."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise StartupError(f"--host {host}: {error.strerror}.") from None
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # A restart need not wait for old connections to time out. Two servers still cannot share a port: listening
-        # begins here and now, and the address of a listening socket is taken.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise StartupError(_cannot_listen(host, port, error)) from None
-    return listener
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"Port {port} on {host} is taken by another program. Stop it, or choose another with --port."
-    return f"Cannot listen on {host}, port {port}: {error.strerror}."
 
 
 async def serve(app: ASGIApp, listener: socket.socket, drain: Drain, shutdown_timeout: Seconds) -> None:

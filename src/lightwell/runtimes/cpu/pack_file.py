@@ -26,6 +26,7 @@ from lightwell.units import Bytes
 _MAGIC, _VERSION = b"LWPACKED", 1
 _HEAD = Struct("<8sIIQ")
 _PAGE = 4096
+_HUGE_PAGE = 2 << 20
 _HUGE_SHARE = 0.8  # the beginning and the end of a file never fill a huge page
 _MOST_BUFFERS = 1024  # that one call of writev takes
 _SMAPS = Path("/proc/self/smaps")
@@ -88,10 +89,10 @@ def read_pack(file: BinaryIO, threads: int) -> dict[Source, _native.PackedMatrix
         with suppress(OSError):  # a hint, which some file systems refuse
             mapped.madvise(mmap.MADV_HUGEPAGE)
     data = np.frombuffer(mapped, np.uint8)[begin:]
-    with ThreadPoolExecutor(threads) as pool:  # checking and copying release the GIL
-        list(pool.map(lambda place: _check(data, place), index.matrices))
+    with ThreadPoolExecutor(threads) as pool:  # reading and checking release the GIL
         if not _in_huge_pages(data):
-            data = _copied(data, index, pool)
+            data = _read(file, begin, index, pool)
+        list(pool.map(lambda place: _check(data, place), index.matrices))
     return {place.source: _matrix(data, place) for place in index.matrices}
 
 
@@ -154,10 +155,11 @@ def _write_all(file: int, buffers: list[memoryview]) -> None:
 
 
 def _in_huge_pages(data: npt.NDArray[np.uint8]) -> bool:
-    """Whether the system has mapped these pages, which were all touched, in huge ones; true where it cannot anyway."""
+    """Whether the system maps this file in huge pages; true where it cannot put memory of ours into them either."""
     try:
         if "[never]" in _HUGE_PAGES.read_text():
             return True
+        data[::_HUGE_PAGE].max(initial=0)  # a huge page is mapped as soon as one byte of it is looked at
         return _huge_bytes(address(data)) >= _HUGE_SHARE * data.nbytes
     except (OSError, ValueError):  # not Linux
         return True
@@ -181,12 +183,16 @@ def address(data: npt.NDArray[np.uint8]) -> int:
     return int(data.__array_interface__["data"][0])
 
 
-def _copied(data: npt.NDArray[np.uint8], index: Index, pool: ThreadPoolExecutor) -> npt.NDArray[np.uint8]:
-    copy = _native.empty_weights(len(data))
+def _read(file: BinaryIO, begin: Bytes, index: Index, pool: ThreadPoolExecutor) -> npt.NDArray[np.uint8]:
+    """The matrices in memory of this process. Not copied from the mapping, which takes a fault for every few pages."""
+    copy = _native.empty_weights(index.bytes)
 
     def fill(place: Place) -> None:
-        whole = slice(place.offset, place.offset + place.bytes)
-        copy[whole] = data[whole]
+        rest = copy[place.offset : place.offset + place.bytes].data
+        while rest:
+            if not (count := os.preadv(file.fileno(), [rest], begin + place.offset + place.bytes - len(rest))):
+                raise Damaged("it got shorter while it was read")
+            rest = rest[count:]
 
     list(pool.map(fill, index.matrices))
     return copy
