@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from bench.peers.workloads import Unavailable
+from lightwell.cli.bench_start import with_bytecode
 from lightwell.units import Bytes, Seconds
 
 _PATIENCE: Seconds = 20.0  # for a server that was asked to end
@@ -32,7 +33,7 @@ def start(
         try:
             return subprocess.Popen(
                 list(command),
-                env={**os.environ, **environment},
+                env={**with_bytecode(), **environment},
                 stdin=stdin,
                 stdout=output,
                 stderr=file,

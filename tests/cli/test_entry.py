@@ -67,11 +67,18 @@ def test_every_option_has_a_plain_form():
 def test_serve_imports_neither_typer_nor_pydantic():
     code = (
         "import sys; from lightwell.cli import entry, serve; "
-        "serve.serve = lambda **flags: print(sorted({'typer', 'pydantic', 'rich', 'asyncio'} & sys.modules.keys())); "
+        "serve.serve = lambda worker, **flags: print(sorted({'typer', 'pydantic', 'rich', 'asyncio'} & sys.modules.keys())); "
         "sys.argv = ['lightwell', 'serve', 'tiny', '--port', '0']; entry.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("words", [["tiny", "other"], ["tiny", "--prot", "1"]])
+def test_what_typer_refuses_leaves_no_engine_behind(words):
+    """The engine's process is started first. It holds the pipe of its standard error open for as long as it lives."""
+    done = subprocess.run([sys.executable, "-m", "lightwell", "serve", *words], capture_output=True, timeout=60)
+    assert done.returncode == 2
 
 
 def test_the_module_runs_any_command():

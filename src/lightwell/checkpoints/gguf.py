@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # only who looks at a tensor's bytes imports it (tensor.py)
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT: Bytes = 32
-_HEAD_BYTES: Bytes = 8 << 20
+_HEAD_BYTES: Bytes = 2 << 20  # the header of a model with 50,000 tokens; one of 260,000 takes the next step
+_HEAD_GROWTH = 4
 _MAX_HEADER: Bytes = 100_000_000  # several times the largest in use, as are the items of an array
 _MAX_ITEMS = 1 << 24
 _MAX_DIMENSIONS = 4
@@ -103,7 +104,7 @@ class _Cursor:
         if self.position > _MAX_HEADER:
             raise self.fault(f"{what} ends at byte {self.position}: headers of up to {_MAX_HEADER} bytes are read")
         if self.position > len(self.head):
-            self.head = self.data[: max(self.position, 2 * len(self.head))]
+            self.head = self.data[: max(self.position, _HEAD_GROWTH * len(self.head))]
         return start
 
     def u32(self, what: str) -> int:

@@ -14,15 +14,25 @@ from lightwell.errors import LightwellError
 
 def main() -> None:
     """Run the command line."""
-    flags = plain_flags(sys.argv[2:]) if sys.argv[1:2] == ["serve"] else None
-    if flags is None:
+    if sys.argv[1:2] != ["serve"] or "--help" in sys.argv or not _serve():
         from lightwell.cli.main import main as command_line
 
         command_line()
-    else:
-        from lightwell.cli.serve import serve
 
-        report_errors(lambda: serve(**flags))
+
+def _serve() -> bool:
+    """False where the options are not all plain ones. The engine's process is started before they are looked at: both
+    import for some tenths of a second, and what reads options is part of that."""
+    from lightwell.host.process import spawn_worker
+
+    worker = spawn_worker()
+    if (flags := plain_flags(sys.argv[2:])) is None:
+        worker.connection.close()  # which ends it
+        return False
+    from lightwell.cli.serve import serve
+
+    report_errors(lambda: serve(worker, **flags))
+    return True
 
 
 def report_errors(run: Callable[[], None]) -> None:

@@ -22,9 +22,10 @@ _TIDY_AFTER_SECONDS = 1.0  # when those who waited for the model to load have th
 _FAREWELL_SECONDS = 2.0  # what open requests get to tell their clients that the engine is given up
 
 
-def serve(**flags: Any) -> None:
-    """Whatever cannot work is one StartupError before anything heavy starts."""
-    worker = spawn_worker()
+def serve(worker: "WorkerProcess | None" = None, /, **flags: Any) -> None:
+    """Whatever cannot work is one StartupError before anything heavy starts. ``worker``: one that was started before
+    the options were read."""
+    worker = worker or spawn_worker()
     gc.disable()  # a start makes hundreds of thousands of objects that stay, and looking through them again takes long
     try:
         _plan_and_serve(worker, flags)

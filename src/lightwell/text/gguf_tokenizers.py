@@ -22,6 +22,7 @@ from lightwell.text import byte_level, sentencepiece
 from lightwell.text.cache import load_or_build
 from lightwell.text.tokenizer import Tokenizer
 from lightwell.text.vocabulary import (
+    END_OF_TURN,
     ControlToken,
     Vocabulary,
     byte_level_piece,
@@ -49,6 +50,7 @@ class TokenType(IntEnum):
 
 
 _CONTROL_TYPES = frozenset((TokenType.CONTROL, TokenType.UNKNOWN))
+_NORMAL, _USER_DEFINED = int(TokenType.NORMAL), int(TokenType.USER_DEFINED)  # found faster than in the class
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ class Metadata:
     @cached_property
     def stop_ids(self) -> frozenset[int]:
         stated = [self.token(f"{name}_token_id") for name in ("eos", "eot", "eom")]
-        return find_stop_ids(dict(zip(self.tokens, range(len(self.tokens)), strict=True)), stated)
+        names = frozenset(END_OF_TURN)
+        known = {text: token for token, text in enumerate(self.tokens) if text in names}
+        return find_stop_ids(known, stated)
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
@@ -130,7 +134,8 @@ class Metadata:
 
     def ordinary_ids(self) -> dict[str, int]:
         """The tokens that ordinary text may become, by text."""
-        return {text: token for token, text in enumerate(self.tokens) if token not in self.control_ids}
+        control = self.control_ids
+        return {text: token for token, text in enumerate(self.tokens) if token not in control}
 
 
 def load_gguf_tokenizer(path: Path, values: Mapping[str, Any], *, vocab: Tokens) -> Tokenizer:
@@ -209,7 +214,7 @@ def _load_sentencepiece(metadata: Metadata) -> Tokenizer:
 
 def _with_user_defined(model: tokenizers.Tokenizer, metadata: Metadata) -> tokenizers.Tokenizer:
     """Add the tokens that are found in any text before it is cut into words, such as <think> or runs of spaces."""
-    typed = (text for text, kind in zip(metadata.tokens, metadata.types, strict=True) if kind == TokenType.USER_DEFINED)
+    typed = (text for text, kind in zip(metadata.tokens, metadata.types, strict=True) if kind == _USER_DEFINED)
     names = [text for text in typed if text and text not in metadata.control_names]
     model.add_tokens([AddedToken(name, special=False, normalized=False) for name in names])
     return model
@@ -231,7 +236,7 @@ def _vocabulary(
 
 
 def _piece(text: str, kind: int, decode: Callable[[str], bytes]) -> bytes:
-    if kind == TokenType.NORMAL:
+    if kind == _NORMAL:
         return decode(text)
     if kind == TokenType.BYTE:
         return byte_token(text) or text.encode()
