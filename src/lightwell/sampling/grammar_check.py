@@ -5,6 +5,7 @@ takes for the answer. Frames are four bytes of length and then the content: firs
 that grammars come in, and for each one goes out why it cannot be used, empty where it can.
 """
 
+import importlib
 import os
 import resource
 import struct
@@ -61,6 +62,7 @@ def _serve() -> None:
         return
     vocabulary = msgspec.msgpack.decode(first, type=GrammarVocabulary)
     tokenizer = native_tokenizer(vocabulary)
+    importlib.import_module("numpy")  # takes more memory than a grammar may, so before the first limit
     while (content := read_frame(sys.stdin.buffer)) is not None:
         _limit()
         try:
