@@ -4,7 +4,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from lightwell.host.process import spawn_worker
-from lightwell.units import format_bytes
+from lightwell.units import Tokens, format_bytes
 
 if TYPE_CHECKING:  # what takes long to import is imported where it is needed, most of it while the engine starts
     import socket
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # what takes long to import is imported where it is needed, m
     from lightwell.engine.options import PolicyOptions
     from lightwell.gateway.gateway import Gateway
     from lightwell.host.memory import KVPlan
-    from lightwell.host.messages import Hello
+    from lightwell.host.messages import EngineConfig, Hello
     from lightwell.host.process import WorkerProcess
     from lightwell.host.supervisor import Supervisor
 
@@ -41,7 +41,6 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     from lightwell.config import ServeConfig
     from lightwell.gateway.listen import listen
     from lightwell.host.memory import plan_kv
-    from lightwell.host.messages import EngineConfig
     from lightwell.host.supervisor import Supervisor
 
     config = ServeConfig.load(**flags)
@@ -52,27 +51,8 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     context = min(config.max_model_len or checkpoint.spec.context_tokens, checkpoint.spec.context_tokens)
     speculation, draft = _draft(config)
     plan = plan_kv(checkpoint, context, config.kv_cache_memory, config.kv_cache_dtype, draft=draft)
-    supervisor = Supervisor(
-        EngineConfig(
-            model=str(path),
-            name=config.model,
-            kv_blocks=plan.blocks,
-            context_tokens=context,
-            threads=config.threads,
-            max_sequences=config.max_num_seqs,
-            max_step_tokens=config.max_num_batched_tokens,
-            watermark=config.watermark,
-            prefix_cache=config.enable_prefix_caching,
-            pack_cache=config.pack_cache,
-            pin_threads=config.pin_threads,
-            kv_cache_dtype=config.kv_cache_dtype,
-            speculation=speculation,
-            kv_offload=config.kv_offload,
-            policies=policy_options(config),
-        ),
-        worker,
-        config.step_timeout_seconds,
-    )
+    engine = _engine_config(config, str(path), plan, context, speculation)
+    supervisor = Supervisor(engine, worker, config.step_timeout_seconds)
     import uvloop
 
     from lightwell.gateway.authenticate import Access, is_loopback
@@ -98,6 +78,30 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     gc.freeze()
     gc.enable()
     uvloop.run(_serve(config, plan, listener, supervisor, gateway))
+
+
+def _engine_config(
+    config: "ServeConfig", path: str, plan: "KVPlan", context: Tokens, speculation: "SpeculativeConfig | None"
+) -> "EngineConfig":
+    from lightwell.host.messages import EngineConfig
+
+    return EngineConfig(
+        model=path,
+        name=config.model,
+        kv_blocks=plan.blocks,
+        context_tokens=context,
+        threads=config.threads,
+        max_sequences=config.max_num_seqs,
+        max_step_tokens=config.max_num_batched_tokens,
+        watermark=config.watermark,
+        prefix_cache=config.enable_prefix_caching,
+        pack_cache=config.pack_cache,
+        pin_threads=config.pin_threads,
+        kv_cache_dtype=config.kv_cache_dtype,
+        speculation=speculation,
+        kv_offload=config.kv_offload,
+        policies=policy_options(config),
+    )
 
 
 def _draft(config: "ServeConfig") -> "tuple[SpeculativeConfig | None, Checkpoint | None]":
