@@ -62,7 +62,7 @@ def requests(count: int, text: str = "slow 0.05") -> str:
 
 
 @pytest.mark.slow
-def test_a_batch_goes_on_where_a_killed_server_left_it(servers, tmp_path):
+def test_a_batch_goes_on_where_a_killed_server_left_it(servers, tmp_path, monkeypatch):
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(requests(500))
     server = servers()
@@ -79,7 +79,14 @@ def test_a_batch_goes_on_where_a_killed_server_left_it(servers, tmp_path):
     server.run("fetch", batch, "-o", str(output))
     answers = [json.loads(line) for line in output.read_text().splitlines()]
     assert [answer["custom_id"] for answer in answers] == [f"n{number}" for number in range(500)]
-    assert {answer["response"]["body"]["choices"][0]["message"]["content"] for answer in answers} == {"begin end"}
+    bodies = [answer["response"]["body"] for answer in answers]
+    assert {body["choices"][0]["message"]["content"] for body in bodies} == {"begin end"}
+
+    monkeypatch.setenv("LIGHTWELL_STORE", str(tmp_path / "store.db"))
+    (used,) = map(json.loads, CliRunner().invoke(app, ["usage", "--by", "model", "--json"]).stdout.splitlines())
+    assert used["requests"] == 500
+    for name, of_answer in (("prompt_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
+        assert used[name] == sum(body["usage"][of_answer] for body in bodies)
 
 
 def test_submit_status_and_fetch(servers, tmp_path):

@@ -19,6 +19,8 @@ batch = typer.Typer(no_args_is_help=True, help="Many requests in a file, answere
 app.add_typer(batch, name="batch")
 keys = typer.Typer(no_args_is_help=True, help="API keys: who may use the server.")
 app.add_typer(keys, name="keys")
+prices = typer.Typer(no_args_is_help=True, help="What a million tokens of a model cost.")
+app.add_typer(prices, name="prices")
 instructions = typer.Typer(no_args_is_help=True, help="What chats of a key, a team or a model begin with.")
 app.add_typer(instructions, name="instructions")
 
@@ -263,6 +265,70 @@ def keys_revoke(key: KeyId) -> None:
     from lightwell.cli.keys import revoke as command
 
     command(key)
+
+
+@app.command()
+def usage(
+    by: Annotated[str, typer.Option(help="Some of day, key, user, team, model, by commas.")] = "day,key,model",
+    since: Annotated[str | None, typer.Option(help="A day, such as 2026-01-31 (UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="The day after the last.")] = None,
+    json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="For a spreadsheet.")] = False,
+) -> None:
+    """Requests, tokens and cost, summed up."""
+    from lightwell.cli.usage import usage as command
+
+    command(by, since, until, "json" if json else "csv" if csv else "table")
+
+
+PricedModel = Annotated[str, typer.Argument(help="The name it is served by.")]
+
+
+@prices.command("set")
+def prices_set(
+    model: PricedModel,
+    input: Annotated[float, typer.Option(min=0, help="Dollars for a million prompt tokens.")],
+    output: Annotated[float, typer.Option(min=0, help="Dollars for a million tokens of answers.")],
+    cached_input: Annotated[
+        float | None, typer.Option(min=0, help="Dollars for a million cached prompt tokens; by default as the others.")
+    ] = None,
+    batch_discount: Annotated[float, typer.Option(min=0, max=1, help="The share that batches are cheaper by.")] = 0.5,
+) -> None:
+    """Set what a model costs, from now on."""
+    from lightwell.cli.usage import set_price as command
+
+    command(model, input, output, cached_input, batch_discount)
+
+
+@prices.command("list")
+def prices_list() -> None:
+    """Show the price sheet."""
+    from lightwell.cli.usage import list_prices as command
+
+    command()
+
+
+@prices.command("clear")
+def prices_clear(model: PricedModel) -> None:
+    """Have a model cost nothing."""
+    from lightwell.cli.usage import clear_price as command
+
+    command(model)
+
+
+@prices.command("suggest")
+def prices_suggest(
+    model: Model,
+    gpu_hour: Annotated[float, typer.Option("--gpu-hour", "--machine-hour", min=0, help="Dollars for an hour of it.")],
+    utilization: Annotated[float, typer.Option(min=0.01, max=1, help="The share of the time it is at work.")] = 1.0,
+    prompt_tokens_per_second: Annotated[float | None, typer.Option(min=0.01, help="By default measured.")] = None,
+    output_tokens_per_second: Annotated[float | None, typer.Option(min=0.01, help="By default measured.")] = None,
+    threads: Threads = None,
+) -> None:
+    """Prices at which the machine earns what it costs, from how fast it is."""
+    from lightwell.cli.usage import suggest as command
+
+    command(model, gpu_hour, utilization, prompt_tokens_per_second, output_tokens_per_second, threads)
 
 
 Subject = Annotated[str, typer.Argument(help="key:ID, team:NAME or model:NAME.")]

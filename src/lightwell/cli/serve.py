@@ -139,6 +139,7 @@ async def _serve(
     serving = asyncio.create_task(
         serve_http(create_app(gateway), listener, gateway.drain, config.shutdown_timeout_seconds)
     )
+    writing = asyncio.create_task(gateway.ledger.run())
     batches = asyncio.create_task(BatchRunner(gateway, config.max_num_seqs).run())
     try:
         starting = asyncio.create_task(supervisor.start())
@@ -162,6 +163,8 @@ async def _serve(
         batches.cancel()
         await asyncio.wait({batches})
         await supervisor.stop()
+        await gateway.ledger.flush()
+        writing.cancel()
         await gateway.models[0].grammars.end()
         await gateway.store.close()
 

@@ -21,6 +21,7 @@ from lightwell.gateway.models import model_routes
 from lightwell.gateway.ollama.routes import ollama_routes
 from lightwell.gateway.page_files import page_routes
 from lightwell.gateway.tokens import token_routes
+from lightwell.gateway.usage_api import usage_routes
 
 _ROUTES = (
     chat_routes,
@@ -32,6 +33,7 @@ _ROUTES = (
     file_routes,
     batch_routes,
     key_routes,
+    usage_routes,
     instruction_routes,
     health_routes,
 )

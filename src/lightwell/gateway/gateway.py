@@ -9,6 +9,8 @@ from lightwell.gateway.caller import Caller
 from lightwell.gateway.drain import Drain
 from lightwell.gateway.instructions import Instructions
 from lightwell.gateway.keys import KeyRing
+from lightwell.gateway.ledger import Ledger
+from lightwell.gateway.prices import Prices
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.stages import Stage
 from lightwell.gateway.store import Store
@@ -32,10 +34,15 @@ class Gateway:
     summaries: Summaries = field(default_factory=Summaries)
     instructions: Instructions = field(init=False)
     keys: KeyRing = field(init=False)
+    prices: Prices = field(init=False)
+    ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
         self.instructions = Instructions(self.store)
         self.keys = KeyRing(self.store)
+        self.prices = Prices(self.store)
+        self.ledger = Ledger(self.store, self.prices)
+        self.stages.append(self.ledger)
 
     def find_model(self, name: str | None, caller: Caller) -> ServedModel:
         """The model of that name; none asked for means the first. Raises ModelNotFound, also for one that the caller

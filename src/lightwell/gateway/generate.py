@@ -1,6 +1,7 @@
 """From requests to deltas: the one pipeline under every generating endpoint, streaming or not."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ from lightwell.gateway.answer import Answer, Delta, usage
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.tools.parser import merged
+from lightwell.gateway.usage import Usage
 from lightwell.gateway.window import ContextReport
 from lightwell.host.client import EngineClient, Output
-from lightwell.units import Tokens
+from lightwell.units import Seconds, Tokens
 
 CONTEXT_HEADER = "x-lightwell-context"
 
@@ -41,6 +43,8 @@ class Generation:
     include_usage: bool = False
     usage: dict[str, Any] | None = None  # known once every choice has ended
     headers: dict[str, str] = field(default_factory=dict)
+    first_token_at: Seconds | None = None  # since 1970
+    settled: asyncio.Future[Usage] | None = None  # where whoever asked keeps the ledger's row
     batch: bool = False  # nobody waits for it: it runs behind all others, at a discount
     context: ContextReport | None = None  # where the conversation was not taken as it came
 
@@ -74,6 +78,7 @@ async def run(generation: Generation) -> AsyncGenerator[list[Delta], None]:
                         _stop(model, generation.answers[delta.index], arrivals)
                 if not writing:
                     generation.usage = _usage(generation)
+                generation.first_token_at = generation.first_token_at or time.time()
                 yield deltas
 
 

@@ -27,8 +27,8 @@ class Instructions:
 
     async def of(self, caller: Caller, model: ServedModel) -> list[tuple[str, str]]:
         """Subjects and their texts, in the order that the model sees them."""
-        if self._store.is_new:
-            return []  # nothing was ever stored, and opening it takes longer than a first token
+        if self._store.nothing_is_set():
+            return []
         if time.monotonic() - self._read_at >= _FRESH_SECONDS:
             database = await self._store.database()
             self._texts, self._read_at = await database.instructions.all(), time.monotonic()

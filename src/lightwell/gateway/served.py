@@ -10,6 +10,7 @@ from lightwell.errors import Overloaded
 from lightwell.gateway.cached import CachedTokens
 from lightwell.gateway.grammar_checker import GrammarChecker
 from lightwell.gateway.lengths import LengthLimits
+from lightwell.gateway.produced import Produced
 from lightwell.gateway.tools.dialect import Dialect, find_dialect
 from lightwell.host.client import EngineClient
 from lightwell.text.chat import ChatTemplate, NoChatTemplate
@@ -32,14 +33,17 @@ class ServedModel:
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: Metrics = field(init=False)
     cached: CachedTokens = field(init=False)
+    produced: Produced = field(init=False)
     grammars: GrammarChecker = field(init=False)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.names[0])
         self.cached = CachedTokens()
+        self.produced = Produced()
         self.grammars = GrammarChecker(self.tokenizer)
         self.engine.subscribe(self.metrics.read)
         self.engine.subscribe(self.cached.read)
+        self.engine.subscribe(self.produced.read)
 
     def check_ready(self) -> None:
         """Raises Overloaded where nothing can be generated now. A restarting engine is waited for: it takes seconds."""

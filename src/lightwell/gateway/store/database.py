@@ -17,6 +17,8 @@ from lightwell.gateway.store.batches import BatchTable
 from lightwell.gateway.store.files import FileTable
 from lightwell.gateway.store.instructions import InstructionTable
 from lightwell.gateway.store.keys import KeyTable
+from lightwell.gateway.store.prices import PriceTable
+from lightwell.gateway.store.usage import UsageTable
 
 _BUSY_SECONDS = 30.0  # how long a writer waits for another one in SQLite
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
@@ -38,6 +40,8 @@ class Database:
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
         self.instructions = InstructionTable(self.transaction)
         self.keys = KeyTable(self.transaction)
+        self.prices = PriceTable(self.transaction)
+        self.usage = UsageTable(self.transaction)
         self.files = FileTable(self.transaction)
         self.batches = BatchTable(self.transaction)
 
