@@ -84,6 +84,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     store: str = str(DATA_FOLDER / "lightwell.db")
     require_keys: bool = False  # also of callers on this machine; of all others a key is always required
     api_key: str | None = None  # one more key, of an administrator
+    redis_url: str | None = None  # where several gateways count limits together
+    max_queue: Annotated[int, Meta(ge=0)] = 1000  # requests that may wait for the engine; more are refused
     pack_cache: bool = True  # keep packed weights on disk for the next start
     shutdown_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = 30.0
     step_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = (

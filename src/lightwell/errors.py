@@ -87,11 +87,37 @@ class ModelNotFound(NotFound):
 
 
 class Overloaded(LightwellError):
-    """The server cannot take the request now: draining, loading, or too full."""
+    """The server cannot take the request now: draining, loading, or too full. ``retry_after``: when it may, in
+    seconds."""
 
     status = 503
     type = "unavailable_error"
     code = "overloaded"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after: float = 1.0) -> None:
+        super().__init__(message, param=param)
+        self.retry_after = retry_after
+
+
+class RateLimited(LightwellError):
+    """A limit of requests or tokens is reached. After ``retry_after`` seconds the same request passes, if nobody else
+    takes what is free then."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, kind: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.type, self.retry_after = kind, retry_after
+
+
+class QuotaExceeded(RateLimited):
+    """A budget is used up."""
+
+    code = "insufficient_quota"
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message, "insufficient_quota", retry_after)
 
 
 class EngineDied(LightwellError):

@@ -1,6 +1,7 @@
 """An engine whose answers are scripted, and the small models, gateways and clients around it."""
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from lightwell.host.messages import Hello
 from lightwell.text.chat import ChatTemplate
 from lightwell.text.tokenizer import Tokenizer
 from lightwell.text.vocabulary import BYTE_CHARACTERS, ControlToken, Vocabulary
+from tests.databases import new_database
 
 BOS, EOS, TURN, TURN_END = 256, 257, 258, 259
 NAMES = ("<bos>", "<eos>", "<|turn|>", "<|end|>")
@@ -30,6 +32,7 @@ TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|turn|>{{ message.role }}:{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant:{% endif %}"
 )
+POSTGRESQL = "LIGHTWELL_TEST_POSTGRESQL"  # the address of a server
 Step = int | float | BaseException | Awaitable[Any]
 
 
@@ -155,7 +158,14 @@ def make_gateway(
 ) -> Gateway:
     template = ChatTemplate(TEMPLATE) if chat else None
     served = ServedModel(engine, byte_tokenizer(add_bos=add_bos), template, ["tiny", "alias"], **more)
-    return Gateway([served], Store(store or Path(tempfile.mkdtemp(prefix="lightwell-")) / "store.db"))
+    return Gateway([served], Store(store or _new_store()))
+
+
+def _new_store() -> str | Path:
+    """A file of its own, or a database of its own on the server that the tests are to run on."""
+    if server := os.environ.get(POSTGRESQL):
+        return new_database(server)
+    return Path(tempfile.mkdtemp(prefix="lightwell-")) / "store.db"
 
 
 def make_client(gateway: Gateway) -> httpx.AsyncClient:

@@ -21,6 +21,8 @@ keys = typer.Typer(no_args_is_help=True, help="API keys: who may use the server.
 app.add_typer(keys, name="keys")
 prices = typer.Typer(no_args_is_help=True, help="What a million tokens of a model cost.")
 app.add_typer(prices, name="prices")
+limits = typer.Typer(no_args_is_help=True, help="How much a key, a team or a model may use.")
+app.add_typer(limits, name="limits")
 instructions = typer.Typer(no_args_is_help=True, help="What chats of a key, a team or a model begin with.")
 app.add_typer(instructions, name="instructions")
 
@@ -91,6 +93,8 @@ def serve(
     ] = None,
     require_keys: Annotated[bool | None, typer.Option(help="Ask callers on this machine for a key, too.")] = None,
     api_key: Annotated[str | None, typer.Option(help="One more key, which may do everything.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="Where several servers count their limits together.")] = None,
+    max_queue: Annotated[int | None, typer.Option(help="Requests that may wait; by default 1000.")] = None,
     pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
     step_timeout_seconds: Annotated[
@@ -332,6 +336,44 @@ def prices_suggest(
 
 
 Subject = Annotated[str, typer.Argument(help="key:ID, team:NAME or model:NAME.")]
+
+
+LimitSubject = Annotated[str, typer.Argument(help="key:ID, team:NAME, model:NAME, or default for every key.")]
+
+
+@limits.command("set")
+def limits_set(
+    subject: LimitSubject,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Of prompts and answers together.")] = None,
+    concurrent_requests: Annotated[int | None, typer.Option(min=1)] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of one request.")] = None,
+    output_tokens: Annotated[int | None, typer.Option(min=1, help="Of one request.")] = None,
+    dollars_per_day: Annotated[float | None, typer.Option(min=0)] = None,
+    dollars_per_month: Annotated[float | None, typer.Option(min=0)] = None,
+) -> None:
+    """Set the limits of a key, a team or a model, in place of those it had."""
+    from lightwell.cli.limits import put as command
+
+    limits = dict(locals())
+    del limits["command"], limits["subject"]
+    command(subject, limits)
+
+
+@limits.command("list")
+def limits_list(json: Json = False) -> None:
+    """Show all of them."""
+    from lightwell.cli.limits import listed as command
+
+    command(json)
+
+
+@limits.command("clear")
+def limits_clear(subject: LimitSubject) -> None:
+    """Take away those of one key, team or model."""
+    from lightwell.cli.limits import clear as command
+
+    command(subject)
 
 
 @instructions.command("set")

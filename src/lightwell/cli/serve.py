@@ -56,6 +56,8 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     import uvloop
 
     from lightwell.gateway.authenticate import Access, is_loopback
+    from lightwell.gateway.counters import MemoryCounters, RedisCounters
+    from lightwell.gateway.fair_queue import FairQueue
     from lightwell.gateway.gateway import Gateway
     from lightwell.gateway.lengths import LengthLimits
     from lightwell.gateway.served import ServedModel
@@ -72,7 +74,14 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     )
     here = is_loopback(listener.getsockname()[0])
     access = Access(required=config.require_keys or not here, fixed_key=config.api_key)
-    gateway = Gateway([served], Store(config.store), access=access)
+    running = config.max_num_seqs + config.max_num_seqs // 4  # so that the next ones are there when a step has room
+    gateway = Gateway(
+        [served],
+        Store(config.store),
+        access=access,
+        counters=RedisCounters(config.redis_url) if config.redis_url else MemoryCounters(),
+        line=FairQueue(running, config.max_queue),
+    )
     checkpoint.release_pages()
     del checkpoint  # with the texts of its vocabulary, which the tokenizer has its own copies of
     gc.freeze()
@@ -128,10 +137,12 @@ async def _serve(
     config: "ServeConfig", plan: "KVPlan", listener: "socket.socket", supervisor: "Supervisor", gateway: "Gateway"
 ) -> None:
     import asyncio
+    import time
 
     from lightwell.errors import EngineDied
     from lightwell.gateway.app import create_app
     from lightwell.gateway.batches.runner import BatchRunner
+    from lightwell.gateway.counters import RedisCounters
     from lightwell.gateway.serve import serve as serve_http
     from lightwell.host.memory import return_free_memory
 
@@ -139,7 +150,9 @@ async def _serve(
     serving = asyncio.create_task(
         serve_http(create_app(gateway), listener, gateway.drain, config.shutdown_timeout_seconds)
     )
-    writing = asyncio.create_task(gateway.ledger.run())
+    background = [asyncio.create_task(gateway.ledger.run())]
+    if isinstance(gateway.counters, RedisCounters):
+        background.append(asyncio.create_task(gateway.counters.run(time.time)))
     batches = asyncio.create_task(BatchRunner(gateway, config.max_num_seqs).run())
     try:
         starting = asyncio.create_task(supervisor.start())
@@ -164,7 +177,8 @@ async def _serve(
         await asyncio.wait({batches})
         await supervisor.stop()
         await gateway.ledger.flush()
-        writing.cancel()
+        for task in background:
+            task.cancel()
         await gateway.models[0].grammars.end()
         await gateway.store.close()
 

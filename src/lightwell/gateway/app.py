@@ -16,6 +16,7 @@ from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.health import health_routes
 from lightwell.gateway.instructions_api import instruction_routes
 from lightwell.gateway.keys_api import key_routes
+from lightwell.gateway.limits_api import limit_routes
 from lightwell.gateway.messages.routes import message_routes
 from lightwell.gateway.models import model_routes
 from lightwell.gateway.ollama.routes import ollama_routes
@@ -34,6 +35,7 @@ _ROUTES = (
     batch_routes,
     key_routes,
     usage_routes,
+    limit_routes,
     instruction_routes,
     health_routes,
 )

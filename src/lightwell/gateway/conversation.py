@@ -7,7 +7,7 @@ import msgspec
 from lightwell.gateway.bodies import ChatBody, Message
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.gateway import Gateway
-from lightwell.gateway.instructions import instructed
+from lightwell.gateway.instructions import instructed, stored_for
 from lightwell.gateway.prompts import encode_messages
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.summarize import summarized
@@ -38,7 +38,7 @@ async def prepared(
             continue_final_message=bool(body.continue_final_message),
         )
 
-    stored = await gateway.instructions.of(caller, model)
+    stored = stored_for(await gateway.instructions.rules(), caller, model)
     messages = instructed(body.messages, [text for _, text in stored], model)
     tokens, window = await encode(messages), window_of(model, asked)
     policy = body.truncation or caller.truncation or "refuse"

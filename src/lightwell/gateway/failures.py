@@ -1,6 +1,7 @@
 """Errors to answers: the one place where an exception becomes a status, and an error object as the API writes it."""
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from lightwell.errors import AuthenticationFailed, InvalidRequest, KillsEngine, LightwellError, NotFound, Overloaded
+from lightwell.errors import (
+    AuthenticationFailed,
+    InvalidRequest,
+    KillsEngine,
+    LightwellError,
+    NotFound,
+    Overloaded,
+    RateLimited,
+)
 from lightwell.gateway.disconnect import ClientGone
+from lightwell.units import Seconds
 
-_RETRY_AFTER_SECONDS = 1
 _HEADERS: dict[type[LightwellError], dict[str, str]] = {
-    Overloaded: {"retry-after": str(_RETRY_AFTER_SECONDS)},
     AuthenticationFailed: {"www-authenticate": "Bearer"},
     KillsEngine: {"x-should-retry": "false"},  # OpenAI's clients repeat a 500 otherwise
 }
@@ -72,8 +80,15 @@ _WRITERS: tuple[tuple[str, Callable[[LightwellError], dict[str, Any]]], ...] = (
 
 
 def error_response(error: LightwellError, path: str) -> Response:
-    headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), None)
+    headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), {})
+    if isinstance(error, Overloaded | RateLimited):
+        headers = headers | _retry_headers(error.retry_after)
     return Response(msgspec.json.encode(error_body(error, path)), error.status, headers, "application/json")
+
+
+def _retry_headers(wait: Seconds) -> dict[str, str]:
+    """OpenAI's clients read both. Rounded up: after so long it is true."""
+    return {"retry-after": str(math.ceil(wait)), "retry-after-ms": str(math.ceil(wait * 1000))}
 
 
 def as_lightwell_error(error: Exception, request_id: str) -> LightwellError:

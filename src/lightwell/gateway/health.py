@@ -43,6 +43,7 @@ def _health(gateway: Gateway) -> dict[str, Any]:
         "phase": status.phase,
         "running": status.running,
         "waiting": status.waiting,
+        "queued": gateway.line.waiting,
         "last_step_age_seconds": round(status.last_step_age, 3),
     }
 

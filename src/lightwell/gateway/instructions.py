@@ -1,43 +1,18 @@
 """Stored instructions: what the operator has every chat of a key, a team or a model begin with."""
 
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from lightwell.gateway.bodies import Message, Role
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.served import ServedModel
-from lightwell.units import Seconds
-
-if TYPE_CHECKING:
-    from lightwell.gateway.store import Store
-
-_FRESH_SECONDS: Seconds = 1.0  # how soon a change made by another process is seen
 
 
-class Instructions:
-    """A copy of the stored ones, at most a second old."""
-
-    def __init__(self, store: "Store") -> None:
-        self._store = store
-        self._texts: dict[str, str] = {}
-        self._read_at = -_FRESH_SECONDS
-
-    async def of(self, caller: Caller, model: ServedModel) -> list[tuple[str, str]]:
-        """Subjects and their texts, in the order that the model sees them."""
-        if self._store.nothing_is_set():
-            return []
-        if time.monotonic() - self._read_at >= _FRESH_SECONDS:
-            database = await self._store.database()
-            self._texts, self._read_at = await database.instructions.all(), time.monotonic()
-        subjects = (f"model:{model.names[0]}", f"team:{caller.team}", f"key:{caller.key}")
-        return [(subject, self._texts[subject]) for subject in subjects if subject in self._texts]
-
-    def forget(self) -> None:
-        """Read again before the next chat: something was changed here."""
-        self._read_at = -_FRESH_SECONDS
+def stored_for(texts: dict[str, str], caller: Caller, model: ServedModel) -> list[tuple[str, str]]:
+    """Subjects and their texts, in the order that the model sees them."""
+    subjects = (f"model:{model.names[0]}", f"team:{caller.team}", f"key:{caller.key}")
+    return [(subject, texts[subject]) for subject in subjects if subject in texts]
 
 
 def instructed(

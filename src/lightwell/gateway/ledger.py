@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from lightwell.gateway.generate import Generation
-from lightwell.gateway.prices import Price, Prices
+from lightwell.gateway.prices import Price, Sheet
+from lightwell.gateway.snapshot import Snapshot
 from lightwell.gateway.usage import Outcome, Usage
 from lightwell.units import Seconds, Tokens
 
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 class Ledger:
     """A stage around every generation. ``run`` writes."""
 
-    def __init__(self, store: "Store", prices: Prices) -> None:
+    def __init__(self, store: "Store", prices: Snapshot[Sheet]) -> None:
         self._store, self._prices = store, prices
         self._rows: asyncio.Queue[Usage] = asyncio.Queue()
         self._room = asyncio.Event()
@@ -42,7 +43,7 @@ class Ledger:
     @asynccontextmanager
     async def around(self, generation: Generation) -> AsyncIterator[None]:
         await self._room.wait()
-        price = await self._prices.of(generation.served.names[0])
+        price = (await self._prices.rules()).get(generation.served.names[0])
         follow = generation.served.produced.follow
         ends = [follow(answer.request.id) for answer in generation.answers]
         at = time.time()

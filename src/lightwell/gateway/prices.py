@@ -1,16 +1,12 @@
 """Prices: what a model's tokens cost, in whole picodollars for each, so that sums are exact."""
 
-import time
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import msgspec
 
-from lightwell.units import PICODOLLARS, Picodollars, Seconds, Tokens
+from lightwell.units import PICODOLLARS, Picodollars, Tokens
 
-if TYPE_CHECKING:
-    from lightwell.gateway.store import Store
-
-_FRESH_SECONDS: Seconds = 1.0  # how soon a change made by another process is seen
+Sheet: TypeAlias = dict[str, "Price"]  # by model; one that is not there costs nothing
 _MILLION: Tokens = 10**6
 
 
@@ -39,24 +35,3 @@ def per_million(price: Picodollars) -> float:
 def dollars_per_million(dollars_per_hour: float, tokens_per_second: float, utilization: float = 1.0) -> float:
     """What a million tokens have to cost for the machine to earn its hour, if it works that share of the time."""
     return dollars_per_hour / (3600 * tokens_per_second * utilization) * _MILLION
-
-
-class Prices:
-    """A copy of the stored sheet, at most a second old."""
-
-    def __init__(self, store: "Store") -> None:
-        self._store = store
-        self._sheet: dict[str, Price] = {}
-        self._read_at = -_FRESH_SECONDS
-
-    async def of(self, model: str) -> Price | None:
-        """None where it has no price: it is free, and no budget counts it."""
-        if self._store.nothing_is_set():
-            return None
-        if time.monotonic() - self._read_at >= _FRESH_SECONDS:
-            self._sheet = await (await self._store.database()).prices.all()
-            self._read_at = time.monotonic()
-        return self._sheet.get(model)
-
-    def forget(self) -> None:
-        self._read_at = -_FRESH_SECONDS

@@ -32,7 +32,7 @@ class Store:
         is answered without opening the database where a glance into the file will do."""
         if self._opening is not None or not self.url.startswith("sqlite:///"):
             return False
-        return self.is_new or _is_empty(self.url.removeprefix("sqlite:///"), ("instructions", "prices"))
+        return self.is_new or _is_empty(self.url.removeprefix("sqlite:///"), ("instructions", "prices", "limits"))
 
     async def database(self) -> "Database":
         """Open, with its tables up to date. Raises StartupError where it cannot be: a later call tries again."""

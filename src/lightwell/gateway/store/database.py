@@ -17,6 +17,7 @@ from lightwell.gateway.store.batches import BatchTable
 from lightwell.gateway.store.files import FileTable
 from lightwell.gateway.store.instructions import InstructionTable
 from lightwell.gateway.store.keys import KeyTable
+from lightwell.gateway.store.limits import LimitTable
 from lightwell.gateway.store.prices import PriceTable
 from lightwell.gateway.store.usage import UsageTable
 
@@ -40,6 +41,7 @@ class Database:
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
         self.instructions = InstructionTable(self.transaction)
         self.keys = KeyTable(self.transaction)
+        self.limits = LimitTable(self.transaction)
         self.prices = PriceTable(self.transaction)
         self.usage = UsageTable(self.transaction)
         self.files = FileTable(self.transaction)

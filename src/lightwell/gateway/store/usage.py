@@ -80,6 +80,16 @@ class UsageTable:
             found = [dict(row._mapping) for row in await session.execute(rows)]
         return [_sum(row) for row in found if row["requests"]]
 
+    async def spent(self, subject: str, since: Seconds) -> int:
+        """What a subject such as ``key:ID``, ``team:NAME`` or ``model:NAME`` cost, in picodollars. Whoever has no key
+        is a key by the user's name."""
+        kind, _, name = subject.partition(":")
+        own = sql.or_(_Usage.key == name, sql.and_(_Usage.key == "", _Usage.user == name))
+        of = own if kind == "key" else _Usage.__table__.columns[kind] == name
+        async with self._transaction() as session:
+            total = sql.select(sql.func.sum(_Usage.cost)).where(_Usage.at >= since, of)
+            return int(await session.scalar(total) or 0)
+
     async def prune(self, before: Seconds) -> int:
         return await self._delete(_Usage.at < before)
 
