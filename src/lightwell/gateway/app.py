@@ -21,12 +21,14 @@ from lightwell.gateway.messages.routes import message_routes
 from lightwell.gateway.models import model_routes
 from lightwell.gateway.ollama.routes import ollama_routes
 from lightwell.gateway.page_files import page_routes
+from lightwell.gateway.responses.routes import response_routes
 from lightwell.gateway.tokens import token_routes
 from lightwell.gateway.usage_api import usage_routes
 
 _ROUTES = (
     chat_routes,
     completion_routes,
+    response_routes,
     message_routes,
     ollama_routes,
     model_routes,

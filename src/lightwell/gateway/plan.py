@@ -29,6 +29,7 @@ _ID_PREFIXES = {  # by the API
     "completion": "cmpl-",
     "messages": "msg_",
     "ollama": "ollama-",
+    "responses": "resp_",
     "summary": "summary-",
 }
 

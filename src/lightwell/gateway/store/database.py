@@ -19,6 +19,7 @@ from lightwell.gateway.store.instructions import InstructionTable
 from lightwell.gateway.store.keys import KeyTable
 from lightwell.gateway.store.limits import LimitTable
 from lightwell.gateway.store.prices import PriceTable
+from lightwell.gateway.store.responses import ResponseTable
 from lightwell.gateway.store.usage import UsageTable
 
 _BUSY_SECONDS = 30.0  # how long a writer waits for another one in SQLite
@@ -43,6 +44,7 @@ class Database:
         self.keys = KeyTable(self.transaction)
         self.limits = LimitTable(self.transaction)
         self.prices = PriceTable(self.transaction)
+        self.responses = ResponseTable(self.transaction)
         self.usage = UsageTable(self.transaction)
         self.files = FileTable(self.transaction)
         self.batches = BatchTable(self.transaction)
