@@ -86,6 +86,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None  # one more key, of an administrator
     redis_url: str | None = None  # where several gateways count limits together
     max_queue: Annotated[int, Meta(ge=0)] = 1000  # requests that may wait for the engine; more are refused
+    stream_chunk_tokens: Annotated[Tokens, Meta(ge=1, le=1024)] = 8  # at most in one event, where many streams are open
+    stream_chunk_ms: Annotated[float, Meta(ge=0, le=10_000)] = 100  # how long a token waits for others, at most
     pack_cache: bool = True  # keep packed weights on disk for the next start
     shutdown_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = 30.0
     step_timeout_seconds: Annotated[Seconds, Meta(ge=0)] = (

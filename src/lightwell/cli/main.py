@@ -95,6 +95,8 @@ def serve(
     api_key: Annotated[str | None, typer.Option(help="One more key, which may do everything.")] = None,
     redis_url: Annotated[str | None, typer.Option(help="Where several servers count their limits together.")] = None,
     max_queue: Annotated[int | None, typer.Option(help="Requests that may wait; by default 1000.")] = None,
+    stream_chunk_tokens: Annotated[int | None, typer.Option(help="Most tokens in an event under load.")] = None,
+    stream_chunk_ms: Annotated[float | None, typer.Option(help="Longest wait of a token for others.")] = None,
     pack_cache: Annotated[bool | None, typer.Option(help="Keep packed weights on disk; on by default.")] = None,
     shutdown_timeout_seconds: Annotated[float | None, typer.Option(help="How long a drain may take.")] = None,
     step_timeout_seconds: Annotated[

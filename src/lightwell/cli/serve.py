@@ -59,6 +59,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
     from lightwell.gateway.counters import MemoryCounters, RedisCounters
     from lightwell.gateway.fair_queue import FairQueue
     from lightwell.gateway.gateway import Gateway
+    from lightwell.gateway.grouping import Grouping
     from lightwell.gateway.lengths import LengthLimits
     from lightwell.gateway.served import ServedModel
     from lightwell.gateway.store import Store
@@ -81,6 +82,7 @@ def _plan_and_serve(worker: "WorkerProcess", flags: dict[str, Any]) -> None:
         access=access,
         counters=RedisCounters(config.redis_url) if config.redis_url else MemoryCounters(),
         line=FairQueue(running, config.max_queue),
+        grouping=Grouping(config.stream_chunk_tokens, config.stream_chunk_ms / 1000),
     )
     checkpoint.release_pages()
     del checkpoint  # with the texts of its vocabulary, which the tokenizer has its own copies of

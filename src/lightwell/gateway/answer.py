@@ -43,6 +43,20 @@ class Delta:
     stop_reason: str | int | None = None
 
 
+def join(before: Delta, after: Delta) -> Delta:
+    """Two deltas of a choice, one after the other, as one."""
+    before.text += after.text
+    before.calls = merged([*before.calls, *after.calls])
+    before.scores += after.scores
+    before.tokens += after.tokens
+    before.prompt = before.prompt or after.prompt
+    before.echo = before.echo or after.echo
+    before.first = before.first or after.first
+    before.finish_reason, before.stop_reason = after.finish_reason, after.stop_reason
+    before.finish_detail = after.finish_detail
+    return before
+
+
 class Answer:
     def __init__(
         self,

@@ -9,6 +9,7 @@ from lightwell.gateway.caller import Caller
 from lightwell.gateway.counters import Counters, MemoryCounters
 from lightwell.gateway.drain import Drain
 from lightwell.gateway.fair_queue import FairQueue
+from lightwell.gateway.grouping import Grouping
 from lightwell.gateway.keys import KeyRing
 from lightwell.gateway.ledger import Ledger
 from lightwell.gateway.limits import LimitStage, Rules
@@ -35,6 +36,7 @@ class Gateway:
     access: Access = field(default_factory=Access)
     counters: Counters = field(default_factory=MemoryCounters)
     line: FairQueue = field(default_factory=lambda: FairQueue(_MOST_RUNNING, _MOST_WAITING))
+    grouping: Grouping = field(default_factory=Grouping)
     drain: Drain = field(default_factory=Drain)
     batch_work: asyncio.Event = field(default_factory=asyncio.Event)  # set where there may be some
     summaries: Summaries = field(default_factory=Summaries)

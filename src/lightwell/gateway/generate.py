@@ -11,15 +11,16 @@ from typing import Any, Self
 import msgspec
 
 from lightwell.engine.request import Request
-from lightwell.gateway.answer import Answer, Delta, usage
+from lightwell.errors import LightwellError
+from lightwell.gateway.answer import Answer, Delta, join, usage
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.served import ServedModel
-from lightwell.gateway.tools.parser import merged
 from lightwell.gateway.usage import Usage
 from lightwell.gateway.window import ContextReport
 from lightwell.host.client import EngineClient, Output
 from lightwell.units import Seconds, Tokens
 
+_MOST_HELD = 16_384  # events of one answer that wait for its client
 CONTEXT_HEADER = "x-lightwell-context"
 
 
@@ -99,16 +100,18 @@ async def joined(deltas: AsyncGenerator[list[Delta], None], answers: int) -> lis
     async with aclosing(deltas):
         async for batch in deltas:
             for delta in batch:
-                choice = whole[delta.index]
-                choice.text += delta.text
-                choice.calls = merged([*choice.calls, *delta.calls])
-                choice.scores += delta.scores
-                choice.tokens += delta.tokens
-                choice.prompt = choice.prompt or delta.prompt
-                choice.echo = choice.echo or delta.echo
-                choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
-                choice.finish_detail = delta.finish_detail
+                join(whole[delta.index], delta)
     return whole
+
+
+class ClientTooSlow(LightwellError):
+    """It reads far slower than the answer is written; what waits for it would fill the memory."""
+
+    status = 503
+    code = "client_too_slow"
+
+    def __init__(self) -> None:
+        super().__init__(f"The client has not read for {_MOST_HELD} tokens. Read faster, or ask for shorter answers.")
 
 
 class _Arrivals:
@@ -149,8 +152,11 @@ class _Arrivals:
     async def _read(self, index: int, request: Request) -> None:
         try:
             async for event in self._engine.stream(request):
-                self._inbox.setdefault(index, []).append(event)
+                inbox = self._inbox.setdefault(index, [])
+                inbox.append(event)
                 self._arrived.set()
+                if len(inbox) > _MOST_HELD:
+                    raise ClientTooSlow
         except Exception as error:
             self._failure = error
             self._arrived.set()

@@ -23,7 +23,7 @@ async def reply(
     gateway: Gateway, request: Request, generation: Generation, shape: Shape, headers: dict[str, str], *, stream: bool
 ) -> Response:
     generation.headers |= headers | {SEED_HEADER: str(generation.answers[0].request.sampling.seed)}
-    deltas = answered(gateway.stages, generation)
+    deltas = answered(gateway, generation)
     if stream:
         return await stream_response(request, generation, events(generation, shape, deltas))
     content = await unless_gone(request.receive, whole(generation, shape, deltas))

@@ -4,10 +4,14 @@ the ledger.
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lightwell.gateway.answer import Delta
 from lightwell.gateway.generate import Generation, run
+from lightwell.gateway.grouping import grouped
+
+if TYPE_CHECKING:
+    from lightwell.gateway.gateway import Gateway
 
 
 class Stage(Protocol):
@@ -17,11 +21,12 @@ class Stage(Protocol):
     def around(self, generation: Generation) -> AbstractAsyncContextManager[None]: ...
 
 
-async def answered(stages: list[Stage], generation: Generation) -> AsyncGenerator[list[Delta], None]:
-    """The one way from a planned generation to its deltas; see ``run``."""
+async def answered(gateway: "Gateway", generation: Generation) -> AsyncGenerator[list[Delta], None]:
+    """The one way from a planned generation to its deltas (``run``), some together where many streams are open."""
     async with AsyncExitStack() as entered:
-        for stage in stages:
+        for stage in gateway.stages:
             await entered.enter_async_context(stage.around(generation))
-        async with aclosing(run(generation)) as deltas:
+        together = grouped(run(generation), gateway.grouping, lambda: gateway.drain.open)
+        async with aclosing(together) as deltas:
             async for batch in deltas:
                 yield batch

@@ -83,5 +83,5 @@ async def _write(gateway: Gateway, model: ServedModel, caller: Caller, messages:
     tokens = await encode_messages(model, messages, None, None)
     body = ChatBody(messages=messages, temperature=0.0)
     generation = plan(model, caller, body, "summary", [Prompt(tokens, longest)], None)
-    whole = await joined(answered(gateway.stages, generation), 1)
+    whole = await joined(answered(gateway, generation), 1)
     return whole[0].text.strip()

@@ -101,7 +101,7 @@ async def _chat(gateway: Gateway, caller: Caller, data: bytes, prepare: Prepare)
     gateway.admit(model)
     generation = await plan_chat(gateway, model, caller, body)
     prepare(generation)
-    return await whole(generation, chat_shape(body), answered(gateway.stages, generation))
+    return await whole(generation, chat_shape(body), answered(gateway, generation))
 
 
 async def _completion(gateway: Gateway, caller: Caller, data: bytes, prepare: Prepare) -> dict[str, Any]:
@@ -110,7 +110,7 @@ async def _completion(gateway: Gateway, caller: Caller, data: bytes, prepare: Pr
     gateway.admit(model)
     generation = await plan_completion(model, caller, body)
     prepare(generation)
-    return await whole(generation, completion_shape(body), answered(gateway.stages, generation))
+    return await whole(generation, completion_shape(body), answered(gateway, generation))
 
 
 def _unhurried(body: Any) -> Any:

@@ -23,6 +23,7 @@ from lightwell.gateway.stages import answered
 from lightwell.gateway.tools.asked import tools_of
 
 PATH = "/v1/messages"
+_PING = event({"type": "ping"})
 
 
 def message_routes(gateway: Gateway) -> list[Route]:
@@ -34,9 +35,9 @@ def message_routes(gateway: Gateway) -> list[Route]:
         planned = plan_chat(gateway, model, caller, as_chat(body), "messages")
         generation = await unless_gone(request.receive, planned)
         generation.headers |= warning | {SEED_HEADER: str(generation.answers[0].request.sampling.seed)}
-        deltas: AsyncGenerator[list[Delta], None] = answered(gateway.stages, generation)
+        deltas: AsyncGenerator[list[Delta], None] = answered(gateway, generation)
         if body.stream:
-            return await stream_response(request, generation, events(generation, deltas), _error_event)
+            return await stream_response(request, generation, events(generation, deltas), _error_event, ping=_PING)
         return json_response(await unless_gone(request.receive, message(generation, deltas)), generation.headers)
 
     async def count_tokens(request: Request) -> Response:

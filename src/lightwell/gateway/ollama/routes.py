@@ -97,10 +97,10 @@ async def _reply(
     gateway: Gateway, request: Request, generation: Generation, says: Says, headers: dict[str, str], *, stream: bool
 ) -> Response:
     generation.headers |= headers
-    deltas, writer = answered(gateway.stages, generation), Writer(generation, says)
+    deltas, writer = answered(gateway, generation), Writer(generation, says)
     if stream:
         lines = writer.lines(deltas)
-        return await stream_response(request, generation, lines, _error_line, "application/x-ndjson")
+        return await stream_response(request, generation, lines, _error_line, "application/x-ndjson", b"")
     return json_response(await unless_gone(request.receive, writer.body(deltas)), generation.headers)
 
 

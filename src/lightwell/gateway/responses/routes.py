@@ -44,7 +44,7 @@ def response_routes(gateway: Gateway) -> list[Route]:
         chat = as_chat(body, await _history(gateway, caller, body.previous_response_id))
         generation = await unless_gone(request.receive, plan_chat(gateway, model, caller, chat, "responses"))
         generation.headers |= warning | {SEED_HEADER: str(generation.answers[0].request.sampling.seed)}
-        deltas = answered(gateway.stages, generation)
+        deltas = answered(gateway, generation)
         if body.store:
             deltas = _until_cancelled(running, generation.id, deltas)
         writer = Writer(generation, body, _keeping(gateway, generation, body))
