@@ -85,7 +85,8 @@ double execute(Plan& plan, const Array& tokens, const Array& positions, const Ar
                const Array& top_p, const Array& min_p, const Array& seeds, const Array& draw_positions,
                const Array& logprobs, const Output& drawn, const MaybeOutput& chosen, const MaybeOutput& top_ids,
                const MaybeOutput& top, const MaybeOutput& logits, const std::optional<Array>& given,
-               const std::optional<Edits>& edits, const std::optional<Masks>& masks) {
+               const std::optional<Edits>& edits, const std::optional<Masks>& masks,
+               const std::optional<Array>& hidden_rows, const MaybeOutput& hidden) {
   StepArrays a{};
   const int64_t rows = length(tokens), sequences = length(block_tables), n = length(logit_rows);
   a.rows = rows;
@@ -117,6 +118,11 @@ double execute(Plan& plan, const Array& tokens, const Array& positions, const Ar
   if (logits) a.logits = data<float>(*logits, "logits", "float32", {n, plan.vocab()});
   if (given) a.given = int32s(*given, "given", {n});
   if (edits) take_edits(*edits, a);
+  if (hidden_rows && hidden) {
+    a.hidden_rows_count = length(*hidden_rows);
+    a.hidden_rows = int32s(*hidden_rows, "hidden_rows", {a.hidden_rows_count});
+    a.hidden = data<float>(*hidden, "hidden", "float32", {a.hidden_rows_count, plan.hidden_columns()});
+  }
   if (!masks) {
     const nb::gil_scoped_release released;
     return plan.execute(a);
@@ -194,9 +200,9 @@ void bind_running(nb::class_<Plan>& plan) {
       .def("execute", &execute, "tokens"_a, "positions"_a, "starts"_a, "block_tables"_a, "copies"_a.none(),
            "logit_rows"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seeds"_a, "draw_positions"_a,
            "logprobs"_a, "drawn"_a, "chosen"_a.none(), "top_ids"_a.none(), "top"_a.none(), "logits"_a.none(),
-           "given"_a.none(), "edits"_a.none(), "masks"_a.none(),
-           "Run one step and write its results into the arrays from `drawn` to `logits`. Edits are (starts, tokens, "
-           "factors, addends), masks (rows, bits, wait). Returns the seconds that it took.");
+           "given"_a.none(), "edits"_a.none(), "masks"_a.none(), "hidden_rows"_a.none(), "hidden"_a.none(),
+           "Run one step and write its results into the arrays from `drawn` to `logits`, and into `hidden`. Edits are "
+           "(starts, tokens, factors, addends), masks (rows, bits, wait). Returns the seconds that it took.");
 }
 
 }  // namespace

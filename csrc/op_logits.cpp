@@ -11,7 +11,7 @@ constexpr int64_t kChunkRows = 64;  // rows whose scores are held at once: a lar
 // model's own.
 constexpr int64_t kSamplingRows = 3;
 
-enum Part : int64_t { kNormalize = 0, kScore = 1, kDraw = 2 };  // of chunk c: kScore + 2 c and kDraw + 2 c
+enum Part : int64_t { kHidden = -1, kNormalize = 0, kScore = 1, kDraw = 2 };  // of chunk c: kScore + 2 c and kDraw + 2 c
 
 }  // namespace
 
@@ -30,7 +30,8 @@ int64_t Logits::workspace_bytes(int64_t rows, int threads) const {
 }
 
 void Logits::schedule(Work& work, std::vector<Phase>& phases) {
-  const int64_t rows = work.step.logit_rows();
+  const int64_t rows = work.step.logit_rows(), hidden = work.step.hidden_rows();
+  if (hidden > 0) phases.push_back({this, kHidden, hidden, false});
   if (rows == 0) return;
   normed_.reserve(rows);
   scores_.reserve(std::min(rows, kChunkRows));
@@ -47,13 +48,22 @@ void Logits::schedule(Work& work, std::vector<Phase>& phases) {
 }
 
 void Logits::run(const Work& work, Worker& worker, int64_t part, int64_t item) const {
-  if (part == kNormalize) {
+  if (part == kHidden) {
+    copy_hidden(work, worker, item);
+  } else if (part == kNormalize) {
     normalize(work, worker, item);
   } else if (part % 2 == kScore) {
     score(work, (part - kScore) / 2, item);
   } else {
     draw(work, worker, (part - kDraw) / 2, item);
   }
+}
+
+void Logits::copy_hidden(const Work& work, Worker& worker, int64_t row) const {
+  const StepArrays& arrays = work.step.arrays();
+  float* y = worker.row.get();
+  work.kernels.rms_norm(x_.row(arrays.hidden_rows[row]), norm_.data(), eps_, x_.columns, y);
+  std::copy_n(y, x_.columns, arrays.hidden + row * x_.columns);
 }
 
 void Logits::normalize(const Work& work, Worker& worker, int64_t row) const {

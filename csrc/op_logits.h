@@ -1,4 +1,5 @@
-// The end of a step: the final norm, the output head and the choice of a token, for the rows that need one.
+// The end of a step: the final norm, the output head and the choice of a token, for the rows that need one; and for those
+// that are asked for, what the final norm makes of them.
 #pragma once
 
 #include <vector>
@@ -18,10 +19,12 @@ class Logits final : public Op {
   void run(const Work& work, Worker& worker, int64_t part, int64_t item) const override;
 
   int64_t vocab() const { return head_.matrix().rows; }
+  int64_t columns() const { return x_.columns; }  // of a hidden row
   // For this many logit rows and threads.
   int64_t workspace_bytes(int64_t rows, int threads) const;
 
  private:
+  void copy_hidden(const Work& work, Worker& worker, int64_t row) const;
   void normalize(const Work& work, Worker& worker, int64_t row) const;
   void score(const Work& work, int64_t chunk, int64_t item) const;
   void draw(const Work& work, Worker& worker, int64_t chunk, int64_t item) const;

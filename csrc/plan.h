@@ -48,6 +48,7 @@ class Plan {
   void logits(int x, std::vector<float> norm, float eps, Projection head, float soft_cap, bool quantize);
   const Rope& rope_of(int rope) const;
   int64_t vocab() const { return shape_.vocab; }
+  int64_t hidden_columns() const { return logits_ ? logits_->columns() : 0; }  // of the final norm's rows
 
   // Keeps thread i of the pool on cpus[i]; the caller, who then should run all steps, is thread 0. False where the system
   // refuses. Throws std::invalid_argument where there is not one CPU for each thread.

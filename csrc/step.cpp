@@ -30,7 +30,8 @@ void Step::take(const StepArrays& arrays, int64_t vocab, int64_t blocks, int64_t
   take_sequences(blocks);
   check_writers();
   check_copies(blocks, slots);
-  check_logit_rows();
+  check_rows("logit_rows", arrays.logit_rows, arrays.logit_rows_count);
+  check_rows("hidden_rows", arrays.hidden_rows, arrays.hidden_rows_count);
   check_sampling(vocab);
   check_edits(vocab);
   check_given_and_masks(vocab);
@@ -94,11 +95,11 @@ void Step::check_copies(int64_t blocks, int64_t slots) const {
   }
 }
 
-void Step::check_logit_rows() const {
+void Step::check_rows(const char* name, const int32_t* rows, int64_t count) const {
   int64_t least = 0;
-  for (int64_t i = 0; i < arrays_.logit_rows_count; ++i) {
-    const int64_t row = arrays_.logit_rows[i];
-    if (row < least || row >= arrays_.rows) bad(at("logit_rows", i, row) + outside(least, arrays_.rows));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = rows[i];
+    if (row < least || row >= arrays_.rows) bad(at(name, i, row) + outside(least, arrays_.rows));
     least = row;  // a row may have several entries
   }
 }

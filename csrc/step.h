@@ -11,12 +11,13 @@ namespace lightwell {
 
 // The caller's arrays (see StepInput, SamplingRows and StepOutput in runtimes/base.py).
 struct StepArrays {
-  int64_t rows, sequences, table_columns, logit_rows_count;
+  int64_t rows, sequences, table_columns, logit_rows_count, hidden_rows_count;
   const int32_t *tokens, *positions;  // [rows]
   const int32_t* starts;              // [sequences + 1]
   const int32_t* block_tables;        // [sequences][table_columns]
   int64_t copies_count;
   const int32_t* copies;              // [copies_count][2]
+  const int32_t* hidden_rows;         // [hidden_rows_count]
   const int32_t* logit_rows;          // [logit_rows_count], as is everything below
 
   const float* temperature;
@@ -41,6 +42,7 @@ struct StepArrays {
   float* top;
   int64_t top_count;
   float* logits;  // [logit_rows_count][vocab] or null
+  float* hidden;  // [hidden_rows_count][columns]
 };
 
 // Rows of the step that follow one another in one text.
@@ -64,6 +66,7 @@ class Step {
   const StepArrays& arrays() const { return arrays_; }
   int64_t rows() const { return arrays_.rows; }
   int64_t logit_rows() const { return arrays_.logit_rows_count; }
+  int64_t hidden_rows() const { return arrays_.hidden_rows_count; }
   const std::vector<Sequence>& sequences() const { return sequences_; }
   KvSlot slot(int64_t row) const { return slots_[row]; }
   SampleParams sample_params(int64_t logit_row) const;
@@ -75,7 +78,7 @@ class Step {
   void take_sequence(int64_t index, int64_t blocks);
   void check_writers();
   void check_copies(int64_t blocks, int64_t slots) const;
-  void check_logit_rows() const;
+  void check_rows(const char* name, const int32_t* rows, int64_t count) const;
   void check_sampling(int64_t vocab) const;
   void check_edits(int64_t vocab) const;
   void check_given_and_masks(int64_t vocab) const;

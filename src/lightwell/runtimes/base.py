@@ -128,6 +128,7 @@ class StepInput:
     as often. ``sampling`` has L entries.
     ``copies`` (C, 2): KV blocks to copy, source and target, in this order and before anything is computed. Ids from
     the number of blocks on are slots of the offload file.
+    ``hidden_rows`` (H,): the rows, ascending, whose final normed hidden states are given out.
     """
 
     tokens: Int32s
@@ -137,18 +138,21 @@ class StepInput:
     logit_rows: Int32s
     sampling: SamplingRows
     copies: Int32s | None = None
+    hidden_rows: Int32s | None = None
 
 
 @dataclass(slots=True)
 class StepOutput:
     """``tokens`` (L,) are the drawn ids. The three logprob arrays are None where no row asked for any; else
-    ``chosen`` (L,), ``top_ids`` and ``top`` (L, K) with K the largest number asked for; natural logarithms."""
+    ``chosen`` (L,), ``top_ids`` and ``top`` (L, K) with K the largest number asked for; natural logarithms. ``hidden``
+    (H, width) is what the output head would read of the hidden rows; None where the step names none."""
 
     tokens: Int32s
     duration: Seconds
     chosen: Floats | None = None
     top_ids: Int32s | None = None
     top: Floats | None = None
+    hidden: Floats | None = None
 
 
 @dataclass(frozen=True)

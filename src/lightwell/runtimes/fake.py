@@ -40,7 +40,8 @@ Hashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class FakeModel:
-    """What the fake speaks: ids below ``vocab``, and ``stop_token`` with this chance in place of any other.
+    """What the fake speaks: ids below ``vocab``, and ``stop_token`` with this chance in place of any other. Its hidden
+    states have ``width`` numbers.
 
     The token that its hash says has the score 1, all others 0.
     """
@@ -48,6 +49,7 @@ class FakeModel:
     vocab: int = 1000
     stop_token: int = 0
     stop_chance: float = 0.0
+    width: int = 8
 
     def token(self, drawn: int) -> int:
         """Where no score is changed; ``drawn`` is the hash of what the token depends on."""
@@ -56,6 +58,11 @@ class FakeModel:
     def scores(self, tokens: npt.ArrayLike) -> Floats:
         """Where these are the tokens (L,): (L, vocab)."""
         return np.asarray(np.arange(self.vocab) == np.asarray(tokens)[:, None], np.float32)
+
+    def hidden(self, seen: Sequence[int]) -> Floats:
+        """Where this is what is seen (H,): (H, width) of numbers in [-1, 1)."""
+        places = np.arange(self.width, dtype=np.uint64) * np.uint64(_STRIDE)
+        return np.asarray(mix64(np.array(seen, np.uint64)[:, None] + places) / 2.0**63 - 1, np.float32)
 
     def draw(self, drawn: int, edits: Edits | None = None, allowed: Bools | None = None) -> int:
         """The token with the highest score once they are edited and masked, any one of them where there are several."""
@@ -104,7 +111,8 @@ class FakeRuntime:
 
     def load(self, checkpoint: Checkpoint) -> MemoryReport:
         """Speak the checkpoint's vocabulary; its weights are not read."""
-        self._model = FakeModel(checkpoint.spec.vocab, self._model.stop_token, self._model.stop_chance)
+        spec, model = checkpoint.spec, self._model
+        self._model = FakeModel(spec.vocab, model.stop_token, model.stop_chance, spec.width)
         return MemoryReport(0, 0, kv_bytes_per_block=BLOCK_TOKENS * _BYTES_PER_SLOT, details={"arithmetic": "fake"})
 
     def allocate(self, blocks: int) -> None:
@@ -125,7 +133,9 @@ class FakeRuntime:
             self._check(step)
         self._copy(copies)
         if len(step.tokens) == 0:
-            return report(np.zeros(0, np.int32), self._model.scores([]), step.sampling, started)
+            output = report(np.zeros(0, np.int32), self._model.scores([]), step.sampling, started)
+            output.hidden = None if step.hidden_rows is None else self._model.hidden([])
+            return output
         seen = [seen for sequence in range(len(step.starts) - 1) for seen in self._compute(step, sequence)]
         rows, model = step.sampling, self._model
         drawn = [
@@ -137,7 +147,10 @@ class FakeRuntime:
         tokens = tokens_of(
             rows, lambda row: model.draw(drawn[row], edits_of_row(rows, row), allowed_in_row(rows, row, model.vocab))
         )
-        return report(tokens, scores, rows, started)
+        output = report(tokens, scores, rows, started)
+        if step.hidden_rows is not None:
+            output.hidden = model.hidden([seen[row] for row in step.hidden_rows])
+        return output
 
     def _copy(self, copies: list[list[int]]) -> None:
         by_block = self._store.reshape(-1, BLOCK_TOKENS)

@@ -115,4 +115,6 @@ class Plan:
         given: _Int32s | None,
         edits: tuple[_Int32s, _Int32s, _Floats, _Floats] | None,
         masks: tuple[_Int32s, npt.NDArray[np.uint32], Callable[[], None]] | None,
+        hidden_rows: _Int32s | None,
+        hidden: _Floats | None,
     ) -> float: ...

@@ -71,6 +71,7 @@ class CpuRuntime:
             int8_activations=self._activations == "int8",
             cached=self._pack_cache,
         )
+        self._width = spec.width
         self._plan = _native.Plan(
             self._isa,
             self._threads,
@@ -111,6 +112,8 @@ class CpuRuntime:
         RuntimeError where the offload file cannot be read or written, after which what blocks hold is not known."""
         rows, edits, masks = step.sampling, step.sampling.edits, step.sampling.masks
         output = _empty_output(len(step.logit_rows), int(rows.logprobs.max(initial=-1)))
+        if step.hidden_rows is not None:
+            output.hidden = np.empty((len(step.hidden_rows), self._width), np.float32)
         output.duration = self._plan.execute(
             step.tokens,
             step.positions,
@@ -133,6 +136,8 @@ class CpuRuntime:
             rows.given,
             None if edits is None else (edits.starts, edits.tokens, edits.factors, edits.addends),
             None if masks is None else (masks.rows, masks.bits, masks.wait),
+            step.hidden_rows,
+            output.hidden,
         )
         return output
 

@@ -18,6 +18,7 @@ class ReferenceOps:
 
     def __init__(self, step: StepInput, values: Mapping[str, Floats], caches: list[LayerCache]) -> None:
         self._step, self._values, self._caches = step, values, caches
+        self.hidden: Floats | None = None  # of the step's hidden rows, once its logits are made
 
     def embed(self, table: Tensor, scale: float) -> Floats:
         rows: Floats = self._values[table.name][self._step.tokens] * np.float32(scale)
@@ -91,6 +92,8 @@ class ReferenceOps:
         return a + b
 
     def logits(self, x: Floats, head: Linear, soft_cap: float = 0.0) -> Floats:
+        if self._step.hidden_rows is not None:
+            self.hidden = x[self._step.hidden_rows]
         return soft_capped(self._linear(x[self._step.logit_rows], head), soft_cap)
 
 

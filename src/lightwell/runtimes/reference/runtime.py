@@ -44,9 +44,13 @@ class ReferenceRuntime:
             for cache in self._caches:
                 cache.copy(source, target)
         if len(step.tokens) == 0:
-            return draw(np.zeros((0, self._spec.vocab), np.float32), step.sampling, started)
+            output = draw(np.zeros((0, self._spec.vocab), np.float32), step.sampling, started)
+            output.hidden = None if step.hidden_rows is None else np.zeros((0, self._spec.width), np.float32)
+            return output
         ops = ReferenceOps(step, self._values, self._caches)
         scores = model_function(self._spec)(ops, self._spec, self._weights)
         if logits is not None:
             logits[:] = scores
-        return draw(scores, step.sampling, started)
+        output = draw(scores, step.sampling, started)
+        output.hidden = ops.hidden
+        return output
