@@ -85,6 +85,13 @@ class PromptScored(_Event, frozen=True):
     scores: list[TokenLogprobs]
 
 
+class Embedded(_Event, frozen=True):
+    """The vector that a request asked for, of Euclidean length 1: little-endian float32."""
+
+    request: str
+    values: bytes
+
+
 class Sampled(_Event, frozen=True):
     """One new token of the answer."""
 
@@ -167,6 +174,7 @@ Event: TypeAlias = (
     | Reused
     | Prefilled
     | PromptScored
+    | Embedded
     | Sampled
     | Speculated
     | Preempted
@@ -192,6 +200,11 @@ class EventLog:
     def extend(self, events: Iterable[Event]) -> None:
         for event in events:
             self.append(event)
+
+    def forget(self, cursor: int) -> None:
+        """Let go of the events before ``cursor``, where the only reader has read them."""
+        while self._events and self._end - len(self._events) < cursor:
+            self._events.popleft()
 
     def read(self, cursor: int) -> tuple[list[Event], int, int]:
         """Return the events after ``cursor``, the next cursor, and how many were overwritten before being read."""

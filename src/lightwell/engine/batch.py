@@ -40,6 +40,7 @@ class BatchBuilder:
         positions: list[int] = []
         rows: list[int] = []
         starts, logit_rows, logit_owners, drawn_positions = [0], [], [], []
+        hidden_rows: list[int] = []
         width = 0
         for chunk in chunks:
             sequence, start, end = chunk.sequence, chunk.start, chunk.start + chunk.tokens
@@ -55,6 +56,7 @@ class BatchBuilder:
             logit_rows += [first + position for position in after]
             logit_owners += [row] * len(after)
             drawn_positions += [position + 1 for position in after]
+            hidden_rows += [first + sequence.pooled + i for i in range(chunk.pooled)]
         sampling = self._sampling(np.array(logit_owners, np.intp), np.array(drawn_positions, np.int32))
         sampling.edits = self._edits.of(chunks)
         sampling.masks = None if self._masks is None else self._masks.of(chunks)
@@ -68,6 +70,7 @@ class BatchBuilder:
             logit_rows=np.array(logit_rows, np.int32),
             sampling=sampling,
             copies=np.array(copies, np.int32) if copies else None,
+            hidden_rows=np.array(hidden_rows, np.int32) if hidden_rows else None,
         )
 
     def _refresh(self, sequence: Sequence) -> int:

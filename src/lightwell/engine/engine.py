@@ -6,6 +6,7 @@ from dataclasses import replace
 from lightwell.engine.batch import BatchBuilder, read_logprobs
 from lightwell.engine.clocks import Clock
 from lightwell.engine.masks import StepMasks
+from lightwell.engine.pooler import Pooler
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler, StepPlan
 from lightwell.engine.sequence import ABORT, Ending
@@ -39,6 +40,7 @@ class Engine:
         self._speculator = speculator
         self._masks = masks
         self._batch = BatchBuilder(scheduler.limits, masks)
+        self._pooler = Pooler()
         self._read: dict[str, tuple[Request, Future[Matcher]]] = {}  # requests whose grammar is being read
 
     @property
@@ -86,6 +88,8 @@ class Engine:
         step = self._batch.build(plan.chunks, plan.copies)
         output = self._runtime.execute(step)
         now, scheduler = self._clock(), self.scheduler
+        if output.hidden is not None:
+            self._note(self._pooler.take(plan.chunks, output.hidden, now))
         tokens, logprobs = output.tokens.tolist(), read_logprobs(plan.chunks, output)
         if self._masks is not None and step.sampling.masks is not None:
             self._end_failed(plan, self._masks, now)
@@ -141,9 +145,10 @@ class Engine:
         self.log.extend(events)
         if self._speculator is not None:
             self._speculator.observe(events)
-        if self._masks is not None:
-            for event in events:
-                if isinstance(event, Finished | Rejected):
+        for event in events:
+            if isinstance(event, Finished | Rejected):
+                self._pooler.forget(event.request)
+                if self._masks is not None:
                     self._masks.forget(event.request)
 
     def check(self) -> None:

@@ -1,9 +1,13 @@
 """What a client asked of the engine. Never changes after it was made; the gateway writes it, the wire carries it."""
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from lightwell.sampling.params import SamplingParams
 from lightwell.units import Tokens
+
+Pooling: TypeAlias = Literal["", "last", "mean"]
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -17,6 +21,9 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     prompt, whose blocks this one shares: the other choices of one API request. ``prompt_logprobs`` asks for the
     prompt's own log-probabilities, k >= 0 for those of the k best beside each token's (PromptScored); with them
     ``max_tokens`` may be 0.
+
+    ``pooling`` asks for no answer but for one vector (Embedded), made of the final hidden states of the prompt's last
+    token or of all its tokens; then ``max_tokens`` is 0.
     """
 
     id: str
@@ -31,3 +38,4 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     grammar: str = ""
     fork_of: str = ""
     prompt_logprobs: int | None = None
+    pooling: Pooling = ""

@@ -70,7 +70,8 @@ class Chunk(NamedTuple):
     """Compute ``tokens`` known tokens of the sequence from ``start`` on; ``samples``: and draw the one after them.
 
     ``proposed`` tokens are computed as if they came next, and a token is drawn after each of them too. ``scored``
-    tokens of the prompt, those after position ``sequence.scored``, get their log-probabilities reported.
+    tokens of the prompt, those after position ``sequence.scored``, get their log-probabilities reported. Of the
+    ``pooled`` positions from ``sequence.pooled`` on the hidden states are given out.
     """
 
     sequence: Sequence
@@ -79,6 +80,7 @@ class Chunk(NamedTuple):
     samples: bool
     proposed: Items[int] = ()
     scored: Tokens = 0
+    pooled: Tokens = 0
 
     @property
     def draws(self) -> int:
@@ -194,6 +196,7 @@ class Scheduler:
         if chunk.tokens > 1 or not sequence.output_tokens:
             events.append(Prefilled(now, sequence.request.id, chunk.start, chunk.tokens))
         sequence.computed += chunk.tokens
+        sequence.pooled += chunk.pooled
         if chunk.scored:
             events.append(_take_scores(chunk, results, now))
         ending = _take_drawn(chunk, results[chunk.scored :], self._policies.ends, now, events)
@@ -434,10 +437,13 @@ def _urgency(sequence: Sequence) -> tuple[int, int]:
 
 
 def _check_request(request: Request) -> None:
-    if not request.tokens or request.max_tokens < (request.prompt_logprobs is None):
+    if not request.tokens or request.max_tokens < (request.prompt_logprobs is None and not request.pooling):
         raise InvalidRequest(
-            f"request {request.id!r} needs at least one prompt token, and max_tokens >= 1 unless the prompt is scored"
+            f"request {request.id!r} needs at least one prompt token, and max_tokens >= 1 unless the prompt is scored "
+            "or pooled"
         )
+    if request.pooling and (request.max_tokens or request.prompt_logprobs is not None or request.grammar):
+        raise InvalidRequest(f"request {request.id!r} is pooled: it has no answer, and its prompt is not scored")
     if request.answer and len(request.answer) >= request.max_tokens:
         raise InvalidRequest(f"request {request.id!r} is answered already, with {len(request.answer)} tokens")
 
@@ -446,7 +452,8 @@ def _chunk(sequence: Sequence, tokens: Tokens) -> Chunk:
     start = sequence.computed
     samples = tokens == sequence.remaining and sequence.request.max_tokens > 0
     scored = min(start + tokens - sequence.scored, sequence.to_score)
-    return Chunk(sequence, start, tokens, samples, scored=max(0, scored))
+    pooled = min(start + tokens - sequence.pooled, sequence.to_pool)
+    return Chunk(sequence, start, tokens, samples, scored=max(0, scored), pooled=max(0, pooled))
 
 
 def _take_scores(chunk: Chunk, results: list[Result], now: Seconds) -> PromptScored:
@@ -462,7 +469,9 @@ def _take_drawn(chunk: Chunk, drawn: list[Result], ends: Ends, now: Seconds, eve
     drawn in a context that never came to be. Returns why the answer ends with them, if it does."""
     sequence, proposed = chunk.sequence, chunk.proposed
     if not drawn:
-        return None if sequence.remaining else Ending("length")  # a prompt that was only to be scored
+        if sequence.remaining:
+            return None
+        return Ending("stop" if sequence.request.pooling else "length")  # a prompt that was only to be pooled or scored
     ending = None
     for place, (token, logprobs) in enumerate(drawn):
         sequence.known.append(token)

@@ -30,7 +30,8 @@ ABORT = Ending("abort")
 class Sequence:
     """``known`` are the prompt's tokens and those of the answer so far; the KV of the first ``computed`` of them is in
     ``table``. ``number`` counts arrivals. ``row`` is its place among the runtime's inputs while it runs. ``scored``
-    counts the positions after which the next token's log-probability was reported, where the prompt's are asked for."""
+    counts the positions after which the next token's log-probability was reported, where the prompt's are asked for;
+    ``pooled`` those of the prompt whose hidden states were given out or are not needed, where a vector is asked for."""
 
     request: Request
     number: int
@@ -39,6 +40,7 @@ class Sequence:
     known: list[int] = field(init=False)
     computed: Tokens = 0
     scored: Tokens = 0
+    pooled: Tokens = field(init=False)
     cached_tokens: Tokens = 0  # of the prompt, found in the prefix cache when it first ran
     status: Status = Status.WAITING
     ending: Ending = ABORT  # why, where it is aborting
@@ -49,6 +51,8 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.known = self.request.tokens + self.request.answer
+        tokens = len(self.request.tokens)
+        self.pooled = {"": tokens, "last": tokens - 1, "mean": 0}[self.request.pooling]
 
     @property
     def remaining(self) -> Tokens:
@@ -61,8 +65,16 @@ class Sequence:
         return 0 if self.request.prompt_logprobs is None else len(self.request.tokens) - 1 - self.scored
 
     @property
+    def to_pool(self) -> Tokens:
+        """Positions of the prompt whose hidden states are still to be given out."""
+        return len(self.request.tokens) - self.pooled
+
+    @property
     def reusable(self) -> list[int]:
-        """The known tokens that cached blocks may stand for, and one more: a position to be scored is computed."""
+        """The known tokens that cached blocks may stand for, and one more: a position to be scored or pooled is
+        computed."""
+        if self.to_pool > 0:
+            return self.known[: self.pooled + 1]
         return self.known[: self.scored + 1] if self.to_score > 0 else self.known
 
     @property

@@ -74,6 +74,7 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint | None = None) -> 
         workspace_bytes=memory.workspace_bytes,
         kv_bytes=memory.kv_bytes_per_block * config.kv_blocks,
         details=memory.details | {"KV offload": offload.report},
+        embedding_dimensions=checkpoint.spec.width,
     )
     return Engine(runtime, scheduler, EventLog(), time.monotonic, speculator, make_masks(checkpoint)), hello
 

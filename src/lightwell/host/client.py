@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from lightwell.engine.request import Request
-from lightwell.events import Event, Finished, PromptScored, Sampled
+from lightwell.events import Embedded, Event, Finished, PromptScored, Sampled
 from lightwell.host.messages import Hello
 from lightwell.units import Seconds
 
 Phase: TypeAlias = Literal["loading", "ready", "restarting", "stopped"]
-Output: TypeAlias = PromptScored | Sampled | Finished  # what an engine says to the one who asked
+Output: TypeAlias = PromptScored | Embedded | Sampled | Finished  # what an engine says to the one who asked
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class EngineClient(Protocol):
     def stream(self, request: Request) -> AsyncIterator[Output]:
         """Submit the request and yield its tokens as they come; the last item is Finished.
 
-        Where the prompt's own log-probabilities were asked for, they come before the first token.
+        Where the prompt's own log-probabilities were asked for, they come before the first token; where a vector was,
+        it comes instead of any.
 
         Leaving the iteration early (break, cancellation, aclose) aborts the request. While an engine that died is
         being restarted the request waits, or goes on after a pause. Raises ContextLengthExceeded where the engine

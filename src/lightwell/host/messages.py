@@ -63,6 +63,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=True):
     workspace_bytes: Bytes
     kv_bytes: Bytes
     details: dict[str, str]
+    embedding_dimensions: int = 0  # of the vectors that it makes of prompts
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):

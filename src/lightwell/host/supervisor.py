@@ -15,7 +15,7 @@ import msgspec
 
 from lightwell.engine.request import Request
 from lightwell.errors import EngineDied, InvalidRequest, KillsEngine, Overloaded, StartupError
-from lightwell.events import Died, Event, Finished, Loaded, PromptScored, Rejected, Sampled, Stepped
+from lightwell.events import Died, Embedded, Event, Finished, Loaded, PromptScored, Rejected, Sampled, Stepped
 from lightwell.host.client import EngineStatus, Output, Phase
 from lightwell.host.ledger import Ledger
 from lightwell.host.messages import (
@@ -112,7 +112,7 @@ class Supervisor:
         try:
             while not ended:
                 outcome = await outcomes.get()
-                ended = not isinstance(outcome, PromptScored | Sampled)
+                ended = not isinstance(outcome, PromptScored | Embedded | Sampled)
                 if isinstance(outcome, Exception):
                     raise outcome
                 yield outcome
@@ -275,7 +275,7 @@ class Supervisor:
         self._publish(events)
         for event in events:
             match event:
-                case PromptScored() | Sampled() | Finished():
+                case PromptScored() | Embedded() | Sampled() | Finished():
                     self._give(event.request, event)
                 case Rejected():
                     self._give(event.request, self._rejection(event))

@@ -40,6 +40,7 @@ def serve_engine(engine: Engine, connection: socket.socket, unpacker: Unpacker[T
         engine.step()
         events, cursor, lost = engine.log.read(cursor)
         assert lost == 0, "more events in one step than the log holds"
+        engine.log.forget(cursor)
         if events:
             connection.sendall(pack(Frame(events)))
         if not engine.has_work:

@@ -20,6 +20,7 @@ from lightwell.events import (
     Admitted,
     Blocked,
     Died,
+    Embedded,
     Event,
     Finished,
     Loaded,
@@ -41,7 +42,7 @@ _BATCHES = tuple(2**power for power in range(11))
 
 # Our name without the prefix, its meaning, and vLLM's names for the same number (the older ones are still in use).
 _COUNTERS = {
-    "prompt_tokens": ("Prompt tokens of requests that produced a token.", ["prompt_tokens"]),
+    "prompt_tokens": ("Prompt tokens of requests that produced a token or a vector.", ["prompt_tokens"]),
     "generation_tokens": ("Tokens generated.", ["generation_tokens"]),
     "prefix_cache_queried_tokens": ("Prompt tokens looked up in the prefix cache.", ["prefix_cache_queries"]),
     "prefix_cache_hit_tokens": ("Prompt tokens found in the prefix cache.", ["prefix_cache_hits"]),
@@ -131,6 +132,7 @@ class Metrics(Collector):
             Queued: self._queued,
             Admitted: self._admitted,
             Reused: self._reused,
+            Embedded: self._embedded,
             Sampled: self._sampled,
             Speculated: self._speculated,
             Preempted: self._preempted,
@@ -210,6 +212,10 @@ class Metrics(Collector):
         request = self._open.get(event.request)
         if request is not None and not request.preempted:
             self._count("prefix_cache_hit_tokens", event.tokens)
+
+    def _embedded(self, event: Embedded) -> None:
+        if (request := self._open.get(event.request)) is not None:
+            self._count("prompt_tokens", request.prompt_tokens)
 
     def _sampled(self, event: Sampled) -> None:
         self._count("generation_tokens")
