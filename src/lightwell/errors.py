@@ -40,10 +40,10 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
 
     def __init__(self, prompt_tokens: int, max_tokens: int, limit_tokens: int, what: str = "context window") -> None:
+        parts = f" ({prompt_tokens} in the prompt and {max_tokens} for the answer)" if max_tokens else ""
         super().__init__(
-            f"This request needs {prompt_tokens + max_tokens} tokens ({prompt_tokens} in the prompt and "
-            f"{max_tokens} for the answer), but the {what} holds {limit_tokens}. "
-            "Shorten the prompt or lower max_tokens.",
+            f"This request needs {prompt_tokens + max_tokens} tokens{parts}, but the {what} holds {limit_tokens}. "
+            f"Shorten the prompt{' or lower max_tokens' if max_tokens else ''}.",
             param="messages",
         )
         self.prompt_tokens, self.max_tokens, self.limit_tokens = prompt_tokens, max_tokens, limit_tokens

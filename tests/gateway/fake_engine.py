@@ -3,6 +3,7 @@
 import asyncio
 import os
 import tempfile
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from lightwell.engine.request import Request
 from lightwell.errors import Overloaded
-from lightwell.events import Admitted, Event, Finished, PromptScored, Queued, Sampled, TokenLogprobs
+from lightwell.events import Admitted, Embedded, Event, Finished, PromptScored, Queued, Sampled, TokenLogprobs
 from lightwell.gateway.app import create_app
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.served import ServedModel
@@ -28,6 +29,7 @@ from tests.databases import new_database
 
 BOS, EOS, TURN, TURN_END = 256, 257, 258, 259
 NAMES = ("<bos>", "<eos>", "<|turn|>", "<|end|>")
+DIMENSIONS = 4
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|turn|>{{ message.role }}:{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant:{% endif %}"
@@ -80,7 +82,7 @@ class FakeEngine:
     def hello(self) -> Hello:
         if self.status.phase == "loading":
             raise Overloaded("The model is still loading.")
-        return Hello("tiny", self.context_tokens, self.kv_blocks, 32, 1000, 0, 0, {"isa": "portable"})
+        return Hello("tiny", self.context_tokens, self.kv_blocks, 32, 1000, 0, 0, {"isa": "portable"}, DIMENSIONS)
 
     def subscribe(self, reader: Callable[[list[Event]], None]) -> None:
         self.readers.append(reader)
@@ -91,11 +93,13 @@ class FakeEngine:
         script, ended = self.script(request), False
         self._emit(Queued(self._now(), request.id, len(request.tokens), request.max_tokens, request.priority))
         self._emit(Admitted(self._now(), request.id, script.cached_tokens, 0.0, False))
-        produced, end = 0, "length" if request.max_tokens == 0 else script.end
+        produced, end = 0, "length" if request.max_tokens == 0 and not request.pooling else script.end
         try:
             for event in self._prompt_scores(request):
                 yield event
-            for step in script.steps if request.max_tokens else ():
+            for step in script.steps if request.max_tokens or request.pooling else ():
+                if request.pooling and isinstance(step, int):
+                    continue
                 if not isinstance(step, int):
                     await _wait(step)
                     continue
@@ -104,6 +108,8 @@ class FakeEngine:
                 if step in request.stop_tokens or produced == request.max_tokens:
                     end = "stop" if step in request.stop_tokens else "length"
                     break
+            if request.pooling:
+                yield self._emit(Embedded(self._now(), request.id, vector_of(request.tokens)))
             ended = True
             yield self._emit(self._finished(request, script, end, produced))
         finally:
@@ -132,6 +138,11 @@ class FakeEngine:
         for reader in self.readers:
             reader([event])
         return event
+
+
+def vector_of(tokens: list[int]) -> bytes:
+    """Of DIMENSIONS numbers, none of which a decimal fraction holds exactly. Other prompts have others."""
+    return array("f", [len(tokens) / 3, sum(tokens) / 7, tokens[-1] / 9, -0.1]).tobytes()
 
 
 async def _wait(step: Any) -> None:

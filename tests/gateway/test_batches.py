@@ -103,6 +103,20 @@ async def test_completions_are_served_too(client, gateway):
     assert answer["response"]["body"]["choices"][0]["text"] == "Hello"
 
 
+async def test_embeddings_are_served_too(client, gateway, engine):
+    bodies = [{"model": "tiny", "input": ["Once", "upon"]}, {"model": "tiny", "input": "a", "dimensions": 9999}]
+    asked = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/embeddings", "body": body} for n, body in enumerate(bodies)
+    ]
+    async with running(gateway):
+        batch = await ended(client, await create(client, text_of(asked), endpoint="/v1/embeddings"))
+    (answer,) = await content(client, batch["output_file_id"])
+    assert [each["index"] for each in answer["response"]["body"]["data"]] == [0, 1]
+    assert all(request.priority > 0 for request in engine.requests)
+    (failed,) = await content(client, batch["error_file_id"])
+    assert failed["response"]["body"]["error"]["param"] == "dimensions"
+
+
 @pytest.mark.parametrize(
     ("text", "number", "what"),
     [

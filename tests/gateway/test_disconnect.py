@@ -72,6 +72,17 @@ async def test_the_engine_stops_when_the_client_leaves(path, stream, silent):
     assert "[DONE]" not in caller.text()
 
 
+async def test_vectors_that_nobody_waits_for_are_not_computed():
+    engine = FakeEngine(lambda request: Script([3600.0] if request.tokens[-1] == 98 else []))
+    caller = Caller(create_app(gateway := make_gateway(engine)), "/v1/embeddings", input=["a", "b", "c b"])
+    await until(lambda: len(engine.requests) == 3 and len(engine.open) == 2)
+    caller.leave()
+    await asyncio.wait_for(caller.done, 5)
+    assert engine.open == set()
+    assert len(engine.aborted) == 2
+    assert gateway.drain.open == 0
+
+
 async def test_a_client_that_left_before_the_engine_was_asked_costs_nothing():
     engine = FakeEngine(lambda request: Script([72, 3600.0]))
     caller = Caller(create_app(make_gateway(engine)), "/v1/completions", prompt="hi")
@@ -80,7 +91,7 @@ async def test_a_client_that_left_before_the_engine_was_asked_costs_nothing():
     assert engine.open == set()
 
 
-@pytest.mark.parametrize("path", [*BODIES, "/tokenize", "/detokenize"])
+@pytest.mark.parametrize("path", [*BODIES, "/v1/embeddings", "/tokenize", "/detokenize"])
 async def test_a_client_that_leaves_while_it_sends_its_body_is_no_error(path, caplog):
     engine = FakeEngine(Script())
     caller = Caller(create_app(make_gateway(engine)), path)

@@ -7,6 +7,7 @@ import pytest
 
 from lightwell.errors import InvalidRequest, UnsupportedParameter
 from lightwell.gateway.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from lightwell.gateway.embeddings import read_embedding_body
 from lightwell.gateway.parameters import ACCEPTED, REFUSED, WARNING_HEADER, read_body
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -15,6 +16,13 @@ COMPLETION = {"prompt": "hi"}
 
 def read(kind, body, **more):
     return read_body(json.dumps(body | more).encode(), kind)
+
+
+def test_no_parameter_of_embeddings_is_unknown(shared):
+    with (shared / "data/corpora/openai-api/request_params.csv").open() as file:
+        names = {row["param"].split("[")[0] for row in csv.DictReader(file) if row["endpoint"] == "/embeddings"}
+    assert {"input", "user"} <= names
+    assert read_embedding_body(json.dumps(dict.fromkeys(names) | {"input": "hi"}).encode())[1] == {}
 
 
 def refused(kind, body, **more) -> InvalidRequest:

@@ -4,7 +4,7 @@ These need the dependency group ``oracle`` (torch and transformers), which the s
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,16 @@ def scores(runtime: Runtime, checkpoint: Checkpoint, tokens: list[int]) -> Float
     return out
 
 
+def hidden(runtime: Runtime, checkpoint: Checkpoint, tokens: list[int]) -> Floats:
+    """Of every token, in one step."""
+    runtime.load(checkpoint)
+    runtime.allocate(blocks_for(len(tokens)))
+    step = step_of(Chunk(tokens, 0, list(range(blocks_for(len(tokens)))), draw=[]))
+    rows = runtime.execute(replace(step, hidden_rows=np.arange(len(tokens), dtype=np.int32))).hidden
+    assert rows is not None
+    return rows
+
+
 def error(actual: Floats, expected: Floats) -> float:
     return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
@@ -152,3 +162,16 @@ def test_scores_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
     assert error(scores(ReferenceRuntime(), checkpoint, tokens), expected) < 2e-5
     # keys and values are halves in the CPU runtime's cache
     assert error(scores(CpuRuntime(threads=2, activations="float32"), checkpoint, tokens), expected) < 3e-3
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_hidden_states_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
+    """The last layer's, after the final norm: what embeddings are pooled from."""
+    model = make_model(case)
+    model.save_pretrained(tmp_path)
+    tokens = [int(token) for token in np.random.default_rng(1).integers(0, SHAPE["vocab_size"], TOKENS)]
+    with torch.no_grad():
+        expected = model.model(torch.tensor([tokens])).last_hidden_state[0].numpy()
+    checkpoint = open_checkpoint(tmp_path)
+    assert error(hidden(ReferenceRuntime(), checkpoint, tokens), expected) < 2e-5
+    assert error(hidden(CpuRuntime(threads=2, activations="float32"), checkpoint, tokens), expected) < 3e-3

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from lightwell.engine.request import Request
 from lightwell.errors import EngineDied, InvalidRequest
-from lightwell.events import Finished, PromptScored, Sampled
+from lightwell.events import Embedded, Finished, PromptScored, Sampled
 from lightwell.gateway.echo import Echo
 from lightwell.gateway.scores import HeldScores, Score, finite
 from lightwell.gateway.tools.parser import CallDelta, Parser, merged
@@ -77,6 +77,7 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
         self.finish_detail = ""
+        self.embedding = b""  # the vector as little-endian float32, where it is one that was asked for
         self._detokenizer, self._parser = detokenizer, parser
         self._named_stops = named_stops
         self._echo, self._echoed = echo, echo is None
@@ -140,6 +141,9 @@ class Answer:
             case PromptScored():
                 if self._echo is not None:
                     self._echo.take(event)
+                return ""
+            case Embedded():
+                self.embedding = event.values
                 return ""
             case Finished():
                 self.finish_reason, self.finish_detail = _finish_reason(event), event.detail

@@ -10,6 +10,7 @@ from lightwell.gateway.batches.batches_api import batch_routes
 from lightwell.gateway.batches.files_api import file_routes
 from lightwell.gateway.chat import chat_routes
 from lightwell.gateway.completions import completion_routes
+from lightwell.gateway.embeddings import embedding_routes
 from lightwell.gateway.failures import ERROR_HANDLERS
 from lightwell.gateway.frame import Frame
 from lightwell.gateway.gateway import Gateway
@@ -29,6 +30,7 @@ _ROUTES = (
     chat_routes,
     completion_routes,
     response_routes,
+    embedding_routes,
     message_routes,
     ollama_routes,
     model_routes,

@@ -104,6 +104,17 @@ class CompletionBody(GenerationBody, kw_only=True):
     add_special_tokens: bool | None = None
 
 
+class EmbeddingBody(msgspec.Struct, kw_only=True):
+    """``dimensions`` can only be what the model's vectors have: they are not cut. ``pooling`` is ours."""
+
+    input: str | list[str | int | TokenPrompt]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Count | None = None
+    pooling: Literal["last", "mean"] | None = None
+    priority: Annotated[int, _WIRE_INTEGER] | None = None
+
+
 class TokenizeBody(msgspec.Struct, kw_only=True):
     """``prompt``, where ``add_special_tokens`` defaults to true, or ``messages`` with the fields of templates."""
 

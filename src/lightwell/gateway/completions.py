@@ -12,7 +12,7 @@ from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.parameters import read_body
 from lightwell.gateway.plan import Prompt, answer_length, plan
-from lightwell.gateway.prompts import check_tokens, encode_text
+from lightwell.gateway.prompts import check_tokens, encode_text, prompts_of
 from lightwell.gateway.reply import reply
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.shapes import CompletionShape
@@ -51,7 +51,7 @@ async def plan_completion(
 ) -> Generation:
     """``default_length``: of an answer for which none is asked, None for the room left."""
     _check(body)
-    prompts = [await _prompt(model, prompt, body, default_length) for prompt in _prompts(body.prompt)]
+    prompts = [await _prompt(model, prompt, body, default_length) for prompt in prompts_of(body.prompt, "prompt")]
     grammar = await checked_grammar(model, body)
     return plan(model, caller, body, api, prompts, body.logprobs, body.best_of, grammar=grammar)
 
@@ -84,22 +84,6 @@ async def _prompt(
         skip_special=body.skip_special_tokens is not False,
     )
     return Prompt(tokens, length, echo)
-
-
-def _prompts(prompt: str | list[str | int | TokenPrompt]) -> list[str | TokenPrompt]:
-    """A list of integers is one prompt; any other list holds one prompt in each place."""
-    if isinstance(prompt, str):
-        return [prompt]
-    ids = [item for item in prompt if isinstance(item, int)]
-    if ids and len(ids) == len(prompt):
-        return [ids]
-    prompts = [item for item in prompt if not isinstance(item, int)]
-    if ids or not prompts:
-        raise InvalidRequest(
-            "Invalid value for 'prompt': give a text, a list of texts, a list of token ids, or a list of such lists.",
-            param="prompt",
-        )
-    return prompts
 
 
 async def _encode(model: ServedModel, prompt: str | TokenPrompt, body: CompletionBody) -> list[int]:

@@ -15,6 +15,22 @@ _LONG_CHARACTERS = 8192  # encoding this many takes some milliseconds, in which 
 _OURS = frozenset({"tokenizer", "template", "messages", "tools", "add_generation_prompt"})
 
 
+def prompts_of(prompt: str | list[str | int | TokenPrompt], param: str) -> list[str | TokenPrompt]:
+    """A list of integers is one prompt; any other list holds one prompt in each place."""
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [item for item in prompt if isinstance(item, int)]
+    if ids and len(ids) == len(prompt):
+        return [ids]
+    prompts = [item for item in prompt if not isinstance(item, int)]
+    if ids or not prompts:
+        raise InvalidRequest(
+            f"Invalid value for {param!r}: give a text, a list of texts, a list of token ids, or a list of such lists.",
+            param=param,
+        )
+    return prompts
+
+
 async def encode_text(model: ServedModel, text: str, *, add_special: bool) -> list[int]:
     """Token ids of a raw prompt, with the model's BOS in front if ``add_special``."""
     tokenizer = model.tokenizer

@@ -7,10 +7,11 @@ import msgspec
 
 from lightwell.errors import InvalidRequest, LightwellError
 from lightwell.gateway.batches.records import Line
-from lightwell.gateway.bodies import ChatBody, CompletionBody, GenerationBody
+from lightwell.gateway.bodies import ChatBody, CompletionBody, EmbeddingBody, GenerationBody
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.chat import chat_shape, plan_chat
 from lightwell.gateway.completions import completion_shape, plan_completion
+from lightwell.gateway.embeddings import embedded, plan_embeddings, read_embedding_body
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.parameters import read_body
@@ -113,10 +114,19 @@ async def _completion(gateway: Gateway, caller: Caller, data: bytes, prepare: Pr
     return await whole(generation, completion_shape(body), answered(gateway, generation))
 
 
+async def _embeddings(gateway: Gateway, caller: Caller, data: bytes, prepare: Prepare) -> dict[str, Any]:
+    body = _unhurried(read_embedding_body(data)[0])
+    model = gateway.find_model(body.model, caller)
+    gateway.admit(model)
+    generation = await plan_embeddings(model, caller, body)
+    prepare(generation)
+    return await embedded(gateway, generation, body)
+
+
 def _unhurried(body: Any) -> Any:
-    assert isinstance(body, GenerationBody)
+    assert isinstance(body, GenerationBody | EmbeddingBody)
     return msgspec.structs.replace(body, priority=_PRIORITY + max(body.priority or 0, 0))
 
 
 # Endpoint: how a line for it is answered.
-ENDPOINTS = {"/v1/chat/completions": _chat, "/v1/completions": _completion}
+ENDPOINTS = {"/v1/chat/completions": _chat, "/v1/completions": _completion, "/v1/embeddings": _embeddings}
