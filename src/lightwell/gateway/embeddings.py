@@ -122,7 +122,7 @@ async def _tokens(model: ServedModel, text: str | TokenPrompt, param: str) -> li
 
 async def embedded(gateway: Gateway, generation: Generation, body: EmbeddingBody) -> dict[str, Any]:
     """The response's body, once every vector is there. Leaving early aborts what is not."""
-    async with aclosing(answered(gateway.stages, generation)) as deltas:
+    async with aclosing(answered(gateway, generation)) as deltas:
         async for _ in deltas:
             pass
     assert generation.usage is not None, "every vector has come"

@@ -79,12 +79,7 @@ def response_routes(gateway: Gateway) -> list[Route]:
         return json_response(kept.body)
 
     async def count(request: Request) -> Response:
-        body, warning = read_body(await request.body(), InputBody, REFUSED, ACCEPTED)
-        caller = caller_of(request)
-        model = gateway.find_model(body.model, caller)
-        chat = as_chat(body, await _history(gateway, caller, body.previous_response_id))
-        tokens = await encode_messages(model, chat.messages, None, None, tools_of(chat))
-        return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)}, warning)
+        return await _count(gateway, request)
 
     one = "/v1/responses/{response}"
     return [
@@ -131,6 +126,15 @@ async def _until_cancelled(
     finally:
         stop.cancel()
         del running[name]
+
+
+async def _count(gateway: Gateway, request: Request) -> Response:
+    body, warning = read_body(await request.body(), InputBody, REFUSED, ACCEPTED)
+    caller = caller_of(request)
+    model = gateway.find_model(body.model, caller)
+    chat = as_chat(body, await _history(gateway, caller, body.previous_response_id))
+    tokens = await encode_messages(model, chat.messages, None, None, tools_of(chat))
+    return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)}, warning)
 
 
 async def _history(gateway: Gateway, caller: Caller, last: str | None) -> Items:
