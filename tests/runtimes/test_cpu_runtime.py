@@ -449,6 +449,15 @@ def test_reports_its_memory_and_what_it_computes_with(monkeypatch: pytest.Monkey
     assert report.workspace_bytes > 512 * 4 * (checkpoint.spec.width + checkpoint.spec.ffn_width)
 
 
+def test_its_memory_is_enough_for_a_step_that_scores_every_token() -> None:
+    """As steps do that score a prompt, or check guesses."""
+    checkpoint, runtime = tiny_checkpoint(format=Format.Q8_0), CpuRuntime(threads=1, max_step_tokens=300)
+    reported = runtime.load(checkpoint).workspace_bytes
+    one_row = runtime._plan.workspace_bytes(300, 1, checkpoint.spec.context_tokens)
+    scores_of_chunk = 64 * 4 * checkpoint.spec.vocab
+    assert reported >= one_row + 299 * checkpoint.spec.width + scores_of_chunk - 4 * checkpoint.spec.vocab
+
+
 @each_kv_dtype
 def test_a_block_takes_what_the_plan_of_the_memory_reckons_with(kv_cache_dtype: KVCacheDtype) -> None:
     checkpoint = tiny_checkpoint()

@@ -43,7 +43,6 @@ def make_runtime(config: EngineConfig) -> Runtime:
     return CpuRuntime(
         threads=config.threads,
         max_step_tokens=config.max_step_tokens,
-        max_logit_rows=config.max_sequences,
         pack_cache=config.pack_cache,
         pin_threads=config.pin_threads,
         kv_cache_dtype=config.kv_cache_dtype,

@@ -30,7 +30,7 @@ class CpuRuntime:
 
     ``kv_cache_dtype`` int8 keeps each key and value of a head in 8 bits with one scale: half the bytes of f16.
 
-    ``max_step_tokens`` and ``max_logit_rows`` are what the reported workspace is for; larger steps run, in more.
+    ``max_step_tokens`` is what the reported workspace is for, with a score asked of each; larger steps run, in more.
     ``pack_cache``: keep packed weights on disk for the next start (pack_cache.py). ``pin_threads``: each thread stays
     on a physical core of its own; the one that loads is among them, and should run the steps.
     """
@@ -40,7 +40,6 @@ class CpuRuntime:
         threads: int | None = None,
         activations: Literal["int8", "float32"] = "int8",
         max_step_tokens: Tokens = 512,
-        max_logit_rows: int = 64,
         pack_cache: bool = False,
         pin_threads: bool = False,
         kv_cache_dtype: KVCacheDtype = "f16",
@@ -58,7 +57,7 @@ class CpuRuntime:
             )
         self._activations, self._pack_cache = activations, pack_cache
         self._kv_cache_dtype = kv_cache_dtype
-        self._max_step_tokens, self._max_logit_rows = max_step_tokens, max_logit_rows
+        self._max_step_tokens = max_step_tokens
 
     def load(self, checkpoint: Checkpoint) -> MemoryReport:
         """Record the model and pack its weights. Raises CheckpointError where this runtime cannot run it."""
@@ -89,7 +88,7 @@ class CpuRuntime:
         return MemoryReport(
             weight_bytes=weights.nbytes,
             workspace_bytes=self._plan.workspace_bytes(
-                self._max_step_tokens, self._max_logit_rows, spec.context_tokens
+                self._max_step_tokens, self._max_step_tokens, spec.context_tokens
             ),
             kv_bytes_per_block=self._plan.kv_bytes_per_block,
             details={
