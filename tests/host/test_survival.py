@@ -54,8 +54,8 @@ def mortal(monkeypatch):
 
 
 @asynccontextmanager
-async def running(config: EngineConfig, step_timeout: float = 300):
-    supervisor = Supervisor(config, step_timeout=step_timeout)
+async def running(config: EngineConfig, **options):
+    supervisor = Supervisor(config, **options)
     seen = []
     supervisor.subscribe(seen.extend)
     await supervisor.start()
@@ -206,6 +206,20 @@ async def test_requests_that_come_while_there_is_no_engine_wait_for_it(config):
             assert (await task)[0] == expected(ask)
         assert [event.reason for event in of(seen, Finished, "gone")] == ["abort"]
         assert not of(seen, Admitted, "gone")
+
+
+async def test_no_more_than_so_many_wait_for_an_engine(config):
+    """A restart must not let a line grow without end; the line is open again once an engine is there."""
+    async with running(config, most_waiting=3) as (supervisor, seen):
+        kill(supervisor)
+        await until(lambda: supervisor.status.phase == "restarting")
+        waiting = [asyncio.create_task(answer(supervisor, healthy(f"r{n}", n))) for n in range(3)]
+        await until(lambda: supervisor.status.waiting == 3)
+        with pytest.raises(Overloaded, match="3 requests wait for it already. Try again"):
+            await answer(supervisor, healthy("more", 4))
+        assert not of(seen, Queued, "more")
+        assert [(await task)[0] for task in waiting] == [expected(healthy(f"r{n}", n)) for n in range(3)]
+        assert (await answer(supervisor, healthy("more", 4)))[0] == expected(healthy("more", 4))
 
 
 async def test_a_stream_that_was_left_ends_for_readers_even_where_its_engine_died(config, mortal):

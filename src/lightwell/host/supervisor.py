@@ -36,6 +36,7 @@ from lightwell.host.wire import Unpacker, pack
 from lightwell.units import Seconds
 
 STEP_TIMEOUT_SECONDS = 300.0
+MOST_WAITING = 1024  # requests without an engine: what is more is better tried again, maybe elsewhere
 _VAIN_LIVES = 5  # so many engines in a row that died without having brought anything: give up
 _CALM_SECONDS = 60.0  # an engine without work that lived this long did not die in vain
 _STOP_SECONDS = 5.0
@@ -55,10 +56,12 @@ class Supervisor:
         config: EngineConfig,
         worker: WorkerProcess | None = None,
         step_timeout: Seconds = STEP_TIMEOUT_SECONDS,
+        most_waiting: int = MOST_WAITING,
     ) -> None:
-        """``worker``: one that was started earlier, to save time. ``step_timeout`` 0 lets a step take any time."""
+        """``worker``: one that was started earlier, to save time. ``step_timeout`` 0 lets a step take any time. While
+        there is no engine ``most_waiting`` requests wait for it; more are refused."""
         self._config = config
-        self._step_timeout = step_timeout
+        self._step_timeout, self._most_waiting = step_timeout, most_waiting
         self._phase: Phase = "loading"
         self._hello: Hello | None = None
         self._ledger = Ledger()
@@ -101,6 +104,11 @@ class Supervisor:
     async def stream(self, request: Request) -> AsyncIterator[Output]:
         if self._phase not in ("ready", "restarting"):
             raise Overloaded(f"The engine is {self._phase}. Try again in a moment.")
+        if self._ledger.held >= self._most_waiting:
+            raise Overloaded(
+                f"The engine is being restarted, and {self._ledger.held} requests wait for it already. "
+                "Try again in some seconds."
+            )
         now = time.monotonic()
         self._publish([self._ledger.add(request, now)])
         if not self._streams:
