@@ -131,6 +131,16 @@ async def test_impossible_numbers_of_choices_are_refused(client, engine, body, p
     assert engine.requests == []
 
 
+@pytest.mark.parametrize("ways", [{"n": 4}, {"n": 2, "best_of": 4}])
+async def test_one_request_has_no_more_than_so_many_sequences(client, engine, ways):
+    said = error(await complete(client, prompt=["hi"] * 257, **ways), 400)
+    assert said["param"] == "prompt"
+    assert all(number in said["message"] for number in ("257", "1028", "1024"))
+    assert engine.requests == []
+    assert (await complete(client, prompt=["hi"] * 256, max_tokens=1, **ways)).status_code == 200
+    assert len(engine.requests) == 1024
+
+
 async def test_as_many_candidates_as_choices_may_stream(client, engine):
     parts = [
         choice for event in chunks(await complete(client, n=2, best_of=2, stream=True)) for choice in event["choices"]

@@ -20,6 +20,7 @@ from lightwell.gateway.structured import checked_grammar
 from lightwell.units import Tokens
 
 _DEFAULT_LENGTH: Tokens = 16  # OpenAI's
+_MOST_SEQUENCES = 1024  # of one request, which would otherwise fill the queue for everybody
 
 
 def completion_routes(gateway: Gateway) -> list[Route]:
@@ -51,7 +52,9 @@ async def plan_completion(
 ) -> Generation:
     """``default_length``: of an answer for which none is asked, None for the room left."""
     _check(body)
-    prompts = [await _prompt(model, prompt, body, default_length) for prompt in prompts_of(body.prompt, "prompt")]
+    asked = prompts_of(body.prompt, "prompt")
+    _check_sequences(len(asked), body)
+    prompts = [await _prompt(model, prompt, body, default_length) for prompt in asked]
     grammar = await checked_grammar(model, body)
     return plan(model, caller, body, api, prompts, body.logprobs, body.best_of, grammar=grammar)
 
@@ -66,6 +69,16 @@ def _check(body: CompletionBody) -> None:
     if body.stream and (body.best_of or 0) > choices:
         raise InvalidRequest(
             "A stream cannot show the best of several answers: they are known only at the end.", param="best_of"
+        )
+
+
+def _check_sequences(prompts: int, body: CompletionBody) -> None:
+    candidates = body.best_of or body.n or 1
+    if prompts * candidates > _MOST_SEQUENCES:
+        raise InvalidRequest(
+            f"{prompts} prompts with {candidates} answers each make {prompts * candidates} sequences; one request may "
+            f"have {_MOST_SEQUENCES}. Send several requests, or a batch.",
+            param="prompt",
         )
 
 
