@@ -12,6 +12,7 @@ from lightwell.errors import EngineDied
 from lightwell.events import Finished, PromptScored, Sampled, TokenLogprobs
 from lightwell.gateway.answer import Answer, Delta, usage
 from lightwell.gateway.echo import Echo
+from lightwell.gateway.prompt_scores import PromptScores
 from lightwell.gateway.shapes import ChatShape, CompletionShape, token_name
 from lightwell.sampling.params import SamplingParams
 from lightwell.text.detokenizer import Detokenizer
@@ -185,7 +186,7 @@ def test_usage_adds_up_over_choices():
 @given(st.text("ab", min_size=1, max_size=6), st.text("cd", max_size=6), CUTS, CUTS, st.booleans())
 def test_an_echo_comes_whole_and_before_the_text_however_its_scores_arrive(prompt, text, splits, cuts, again):
     tokens = list(prompt.encode())
-    echo = Echo(TOKENIZER, tokens, None, with_scores=True, skip_special=True)
+    echo = Echo(TOKENIZER, tokens, None, prompt_scores=PromptScores(TOKENIZER, tokens, 0), skip_special=True)
     request = Request("r", tokens, SamplingParams(logprobs=0), 100, frozenset({EOS}), prompt_logprobs=0)
     answer = Answer(0, request, TOKENIZER, Detokenizer(TOKENIZER), echo=echo)
     bounds = sorted({1, len(tokens), *(1 + split % len(tokens) for split in splits)})
@@ -210,8 +211,9 @@ def test_an_added_space_is_not_echoed():
     vocabulary = Vocabulary(pieces, (ControlToken(0, "<s>"),), 0, None, True, frozenset(), strips_first_space=True)
     tokenizer = Tokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()), vocabulary)
     for text in ("the cat", None):
-        echo = Echo(tokenizer, [0, 1, 2], text, with_scores=True, skip_special=True)
+        prompt_scores = PromptScores(tokenizer, [0, 1, 2], 0)
+        echo = Echo(tokenizer, [0, 1, 2], text, prompt_scores=prompt_scores, skip_special=True)
         for start in (1, 2):
-            echo.take(PromptScored(0.0, "r", start, [TokenLogprobs(-1.0, [], [])]))
+            prompt_scores.take(PromptScored(0.0, "r", start, [TokenLogprobs(-1.0, [], [])]))
         assert echo.text == "the cat"
         assert [score.offset for score in echo.scores()] == [0, 0, 3]

@@ -253,6 +253,54 @@ async def test_offsets_point_into_the_text(prompt, written):
             assert text[offset : offset + len(name)] == name
 
 
+# Log-probabilities of the prompt, as vLLM shows them.
+
+
+def place(token: int, *top: int) -> dict:
+    shown = {token: (-1.0, top.index(token) + 1 if token in top else None)}
+    shown |= {other: (-0.5 * rank, rank) for rank, other in enumerate(top, 1) if other != token}
+    return {
+        str(key): {"logprob": logprob, "rank": rank, "decoded_token": chr(key)}
+        for key, (logprob, rank) in shown.items()
+    }
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 3}, {"echo": True, "logprobs": 3}, {"echo": True, "max_tokens": 0}])
+async def test_a_completion_has_its_prompts_log_probabilities_in_each_choice(client, engine, more):
+    body = await answer(client, prompt="ab", prompt_logprobs=1, **more)
+    wanted = [None, place(97, 98), place(98, 99)]
+    assert [choice["prompt_logprobs"] for choice in body["choices"]] == [wanted] * more.get("n", 1)
+    asked = max(1, more.get("logprobs", 0))
+    assert [request.prompt_logprobs for request in engine.requests] == [asked] + [None] * (more.get("n", 1) - 1)
+
+
+async def test_each_place_has_its_token_and_as_many_of_the_likeliest_as_asked(client, engine):
+    for count, wanted in [(0, place(97)), (2, place(97, 98, 97)), (3, place(97, 98, 97, 99))]:
+        body = await answer(client, prompt=[5, 97], prompt_logprobs=count, max_tokens=1)
+        assert body["choices"][0]["prompt_logprobs"] == [None, wanted]
+        assert next(iter(wanted)) == "97"
+
+
+async def test_an_echo_shows_as_many_as_it_asked_for_itself(client):
+    body = await answer(client, prompt="ab", prompt_logprobs=4, echo=True, logprobs=1, max_tokens=1)
+    assert [len(top or {}) for top in body["choices"][0]["logprobs"]["top_logprobs"]] == [0, 2, 2, 2]
+
+
+async def test_a_chat_has_its_prompts_log_probabilities_beside_the_choices(client, engine):
+    body = (await chat(client, prompt_logprobs=0, n=2)).json()
+    assert len(body["prompt_logprobs"]) == len(engine.requests[0].tokens)
+    assert body["prompt_logprobs"][0] is None
+    assert all("prompt_logprobs" not in choice for choice in body["choices"])
+    assert "prompt_logprobs" not in (await chat(client)).json()
+
+
+@pytest.mark.parametrize("send", [chat, complete])
+async def test_streams_have_no_log_probabilities_of_the_prompt(client, engine, send):
+    assert error(await send(client, prompt_logprobs=0, stream=True), 400)["param"] == "prompt_logprobs"
+    assert error(await send(client, prompt_logprobs=-1), 400)["param"] == "prompt_logprobs"
+    assert engine.requests == []
+
+
 # What evaluation harnesses do with it.
 
 

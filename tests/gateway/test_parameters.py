@@ -65,7 +65,7 @@ def test_what_is_not_served_is_refused_by_name_and_its_defaults_are_fine(kind, b
         ("echo", 1),
         ("best_of", 3),
         ("modalities", ["text", "audio"]),
-        ("prompt_logprobs", 0),
+        ("allowed_token_ids", []),
     ],
 )
 def test_values_near_a_default_are_not_taken_for_it(name, value):

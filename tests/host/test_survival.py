@@ -215,7 +215,7 @@ async def test_no_more_than_so_many_wait_for_an_engine(config):
         await until(lambda: supervisor.status.phase == "restarting")
         waiting = [asyncio.create_task(answer(supervisor, healthy(f"r{n}", n))) for n in range(3)]
         await until(lambda: supervisor.status.waiting == 3)
-        with pytest.raises(Overloaded, match="3 requests wait for it already. Try again"):
+        with pytest.raises(Overloaded, match="3 requests wait for it already"):
             await answer(supervisor, healthy("more", 4))
         assert not of(seen, Queued, "more")
         assert [(await task)[0] for task in waiting] == [expected(healthy(f"r{n}", n)) for n in range(3)]

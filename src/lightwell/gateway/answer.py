@@ -11,6 +11,7 @@ from lightwell.engine.request import Request
 from lightwell.errors import EngineDied, InvalidRequest
 from lightwell.events import Embedded, Finished, PromptScored, Sampled
 from lightwell.gateway.echo import Echo
+from lightwell.gateway.prompt_scores import PromptScores
 from lightwell.gateway.scores import HeldScores, Score, finite
 from lightwell.gateway.tools.parser import CallDelta, Parser, merged
 from lightwell.host.client import Output
@@ -25,7 +26,8 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 class Delta:
     """What one choice says next. ``first`` once, at its beginning; ``finish_reason`` once, at its end.
 
-    ``prompt``: its token ids, with the first delta. ``echo``: the prompt as text, once, before the answer's.
+    ``prompt``: its token ids, with the first delta; ``prompt_scores``, where they are asked for, likewise, and known at
+    the end. ``echo``: the prompt as text, once, before the answer's.
     ``tokens``: those drawn, of which some may have no text yet. ``stop_reason``: the stop string, or the client's own
     stop token, that ended the answer.
     """
@@ -38,6 +40,7 @@ class Delta:
     finish_detail: str = ""  # more about the reason, such as "repetition"
     first: bool = False
     prompt: list[int] = field(default_factory=list)
+    prompt_scores: PromptScores | None = None
     echo: Echo | None = None
     tokens: list[int] = field(default_factory=list)
     stop_reason: str | int | None = None
@@ -51,6 +54,7 @@ def join(before: Delta, after: Delta) -> Delta:
     before.tokens += after.tokens
     before.prompt = before.prompt or after.prompt
     before.echo = before.echo or after.echo
+    before.prompt_scores = before.prompt_scores or after.prompt_scores
     before.first = before.first or after.first
     before.finish_reason, before.stop_reason = after.finish_reason, after.stop_reason
     before.finish_detail = after.finish_detail
@@ -66,12 +70,13 @@ class Answer:
         detokenizer: Detokenizer,
         *,
         echo: Echo | None = None,
+        prompt_scores: PromptScores | None = None,
         named_stops: frozenset[int] = frozenset(),
         parser: Parser | None = None,
     ) -> None:
         """``named_stops``: the stop tokens that the client named, which are told as the reason. ``parser``: tells tool
         calls apart from the text; once it is full the answer ends."""
-        self.index, self.request = index, request
+        self.index, self.request, self.prompt_scores = index, request, prompt_scores
         self.output_tokens: Tokens = 0
         self.logprob = 0.0  # of all its tokens together, where the engine says it
         self.finish_reason: FinishReason | None = None
@@ -100,6 +105,7 @@ class Answer:
         delta = Delta(self.index, "")
         if not self._begun:
             delta.first, delta.prompt, self._begun = True, self.request.tokens, True
+            delta.prompt_scores = self.prompt_scores
         written = ""
         for event in events:
             text = self._take(event, delta.tokens)
@@ -139,8 +145,10 @@ class Answer:
     def _take(self, event: Output, drawn: list[int]) -> str:
         match event:
             case PromptScored():
-                if self._echo is not None:
-                    self._echo.take(event)
+                if self._echo is not None and self._echo.prompt_scores is not None:
+                    self._echo.prompt_scores.take(event)
+                if self.prompt_scores is not None:
+                    self.prompt_scores.take(event)
                 return ""
             case Embedded():
                 self.embedding = event.values

@@ -54,6 +54,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
+    prompt_logprobs: Candidates | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 

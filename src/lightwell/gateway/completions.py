@@ -12,6 +12,7 @@ from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
 from lightwell.gateway.parameters import read_body
 from lightwell.gateway.plan import Prompt, answer_length, plan
+from lightwell.gateway.prompt_scores import PromptScores
 from lightwell.gateway.prompts import check_tokens, encode_text, prompts_of
 from lightwell.gateway.reply import reply
 from lightwell.gateway.served import ServedModel
@@ -93,7 +94,7 @@ async def _prompt(
         model.tokenizer,
         tokens,
         prompt if isinstance(prompt, str) else None,
-        with_scores=body.logprobs is not None,
+        prompt_scores=None if body.logprobs is None else PromptScores(model.tokenizer, tokens, body.logprobs),
         skip_special=body.skip_special_tokens is not False,
     )
     return Prompt(tokens, length, echo)

@@ -2,45 +2,44 @@
 
 from itertools import accumulate
 
-from lightwell.events import PromptScored, TokenLogprobs
+from lightwell.gateway.prompt_scores import PromptScores
 from lightwell.gateway.scores import Score, characters, scored
 from lightwell.text.tokenizer import Tokenizer
-from lightwell.units import Tokens
 
 
 class Echo:
-    """Shared by the choices of one prompt: the engine scores it for the first, before any of them begins.
+    """Shared by the choices of one prompt, which the engine scores before any of them begins (``prompt_scores``).
 
     A prompt that came as text is shown as it came (``text``); one that came as ids is decoded.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, tokens: list[int], text: str | None, *, with_scores: bool, skip_special: bool
+        self,
+        tokenizer: Tokenizer,
+        tokens: list[int],
+        text: str | None,
+        *,
+        prompt_scores: PromptScores | None,
+        skip_special: bool,
     ) -> None:
-        self.with_scores = with_scores
+        self.prompt_scores = prompt_scores
         self.text = tokenizer.decode(tokens, skip_special=skip_special) if text is None else text
-        self._tokenizer, self._tokens = tokenizer, tokens
+        self._tokenizer = tokenizer
         self._pieces = _pieces(tokenizer, tokens, text, skip_special)
-        self._logprobs: list[TokenLogprobs] = []  # from the second token on
-
-    def take(self, event: PromptScored) -> None:
-        """What was scored before may come again: a restarted engine begins anew."""
-        at: Tokens = event.start - 1
-        self._logprobs[at : at + len(event.scores)] = event.scores
 
     @property
     def complete(self) -> bool:
-        return not self.with_scores or len(self._logprobs) == len(self._tokens) - 1
+        return self.prompt_scores is None or self.prompt_scores.complete
 
     def scores(self) -> list[Score]:
         """One for each token, the first without a log-probability; none where they were not asked for."""
-        if not self.with_scores:
+        if (prompt := self.prompt_scores) is None:
             return []
         end = len(self.text)  # what the tokenizer lost of the text may put the sum off, never past the end
         offsets = [min(offset, end) for offset in accumulate(map(characters, self._pieces), initial=0)]
         return [
             scored(self._tokenizer, token, logprobs, offset)
-            for token, logprobs, offset in zip(self._tokens, [None, *self._logprobs], offsets[:-1], strict=True)
+            for token, logprobs, offset in zip(prompt.tokens, prompt.logprobs(), offsets[:-1], strict=True)
         ]
 
 

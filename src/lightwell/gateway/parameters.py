@@ -53,7 +53,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "allowed_token_ids": (),
     "bad_words": ([],),
-    "prompt_logprobs": (),
     "prompt_embeds": (),
     "truncate_prompt_tokens": (),
     "continue_final_message": (False,),

@@ -16,6 +16,7 @@ from lightwell.gateway.bodies import GenerationBody
 from lightwell.gateway.caller import Caller
 from lightwell.gateway.echo import Echo
 from lightwell.gateway.generate import Generation
+from lightwell.gateway.prompt_scores import PromptScores
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.tools.calling import Calling
 from lightwell.sampling.params import SamplingParams
@@ -64,6 +65,7 @@ def plan(
     answers: list[Answer] = []
     for prompt in prompts:
         _check_least(body, prompt)
+        scored = _prompt_scores(model, body, prompt)
         first = len(answers)
         for index in range(first, first + candidates):
             request = msgspec.structs.replace(
@@ -73,9 +75,9 @@ def plan(
                 sampling=_of_choice(common.sampling, index - first),
                 max_tokens=prompt.max_tokens,
                 fork_of=answers[first].request.id if index > first else "",
-                prompt_logprobs=_prompt_logprobs(prompt, index - first, logprobs),
+                prompt_logprobs=_prompt_logprobs(body, prompt, index - first, logprobs),
             )
-            answers.append(_answer(model, body, index, request, prompt.echo, calling))
+            answers.append(_answer(model, body, index, request, prompt, scored, calling))
     return Generation(
         id=generation_id,
         created=int(time.time()),
@@ -112,7 +114,8 @@ def _answer(
     body: GenerationBody,
     index: int,
     request: Request,
-    echo: Echo | None,
+    prompt: Prompt,
+    scored: PromptScores | None,
     calling: Calling | None,
 ) -> Answer:
     return Answer(
@@ -120,17 +123,27 @@ def _answer(
         request,
         model.tokenizer,
         _detokenizer(model, body, calling.shown if calling else frozenset()),
-        echo=echo,
+        echo=prompt.echo,
+        prompt_scores=scored,
         named_stops=frozenset(body.stop_token_ids or ()),
         parser=calling.parser() if calling else None,
     )
 
 
-def _prompt_logprobs(prompt: Prompt, choice: int, logprobs: int | None) -> int | None:
+def _prompt_logprobs(body: GenerationBody, prompt: Prompt, choice: int, logprobs: int | None) -> int | None:
     """The first choice has the prompt scored, for all. Where nothing is to be written, scoring it is all there is."""
     if prompt.max_tokens == 0:
-        return logprobs or 0
-    return logprobs if choice == 0 and prompt.echo is not None else None
+        return max(logprobs or 0, body.prompt_logprobs or 0)
+    asked = (body.prompt_logprobs, None if prompt.echo is None else logprobs)
+    return None if choice else max((count for count in asked if count is not None), default=None)
+
+
+def _prompt_scores(model: ServedModel, body: GenerationBody, prompt: Prompt) -> PromptScores | None:
+    if body.prompt_logprobs is None:
+        return None
+    if body.stream:
+        raise InvalidRequest("'prompt_logprobs' are not for streams: leave out 'stream'.", param="prompt_logprobs")
+    return PromptScores(model.tokenizer, prompt.tokens, body.prompt_logprobs)
 
 
 def _check_least(body: GenerationBody, prompt: Prompt) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from lightwell.gateway.answer import Delta
 from lightwell.gateway.generate import Generation
+from lightwell.gateway.prompt_scores import PromptScores
 from lightwell.gateway.scores import Score
 from lightwell.gateway.tools.parser import CallDelta
 
@@ -73,7 +74,8 @@ class ChatShape(_Shape):
 
     def beside(self, generation: Generation) -> Json:
         ids = {"prompt_token_ids": generation.answers[0].request.tokens} if self._token_ids else {}
-        return ids if generation.context is None else ids | {"context": generation.context}
+        context = {} if generation.context is None else {"context": generation.context}
+        return ids | context | _prompt_logprobs(generation.answers[0].prompt_scores)
 
     def _scores(self, scores: list[Score]) -> Json | None:
         if not self._logprobs:
@@ -125,7 +127,8 @@ class CompletionShape(_Shape):
     def choice(self, whole: Delta) -> Json:
         echoed, scores = (whole.echo.text, whole.echo.scores()) if whole.echo else ("", [])
         choice = _text(whole.index, echoed + whole.text, self._scores(scores + whole.scores))
-        return choice | _ending(whole) | self._ids(whole) | self._prompt_ids(whole)
+        beside = self._ids(whole) | self._prompt_ids(whole) | _prompt_logprobs(whole.prompt_scores)
+        return choice | _ending(whole) | beside
 
     def beside(self, generation: Generation) -> Json:
         return {}
@@ -155,6 +158,10 @@ class CompletionShape(_Shape):
 
 def _text(index: int, text: str, logprobs: Json | None) -> Json:
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+
+
+def _prompt_logprobs(scores: PromptScores | None) -> Json:
+    return {} if scores is None else {"prompt_logprobs": scores.entries()}
 
 
 def token_name(token: bytes) -> str:
