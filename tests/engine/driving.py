@@ -7,6 +7,7 @@ from itertools import count
 from lightwell.engine.clocks import VirtualClock
 from lightwell.engine.draft_model import DraftModel
 from lightwell.engine.engine import Engine
+from lightwell.engine.masks import StepMasks
 from lightwell.engine.policies import Policies, SchedulerLimits
 from lightwell.engine.request import Request
 from lightwell.engine.scheduler import Scheduler, StepPlan
@@ -86,6 +87,7 @@ def make_engine(
     model: FakeModel | None = None,
     policies: Policies | None = None,
     speculator: Speculator | None = None,
+    masks: StepMasks | None = None,
     **limits,
 ) -> Engine:
     """An engine over the fake runtime; the limits are those of make_limits."""
@@ -93,7 +95,7 @@ def make_engine(
     runtime = FakeRuntime(model)
     runtime.allocate(made.blocks)
     runtime.offload_to(BytesIO(), made.offload_slots)
-    return Engine(runtime, Scheduler(made, policies), EventLog(), VirtualClock(), speculator)
+    return Engine(runtime, Scheduler(made, policies), EventLog(), VirtualClock(), speculator, masks)
 
 
 def draft_model(model: FakeModel | None = None, blocks: int = 200) -> DraftModel:

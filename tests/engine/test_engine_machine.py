@@ -1,12 +1,13 @@
 """Anything may happen in any order: arrivals, aborts and steps, in a pool far too small, with shared prefixes, forks,
-answers that go on, guesses, tenants, priorities and any choice of policies. After every step the books balance, and in
-the end every answer is what it would have been alone.
+answers that go on, guesses, tenants, priorities, penalties, grammars, scored prompts and any choice of policies. After
+every step the books balance, and in the end every answer is what it would have been alone.
 
 Public reports of blocks freed twice or never on abort, preemption and disconnect: sglang-jax PR#994, sglang#18701, ATOM
 PR#1562."""
 
 from drafters import knowing, lying, random_guesses
 from driving import GREEDY, draft_model, finished, log, make_engine, outputs
+from fake_grammars import allowed_after, fake_masks
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,7 +16,7 @@ from msgspec import structs
 from lightwell.engine.options import PolicyOptions, make_policies
 from lightwell.engine.prompt_lookup import PromptLookup
 from lightwell.engine.request import Request
-from lightwell.events import FREE_BLOCKS, Admitted, Finished, Preempted, Rejected
+from lightwell.events import FREE_BLOCKS, Admitted, Finished, Preempted, PromptScored, Rejected
 from lightwell.runtimes.fake import FakeModel, slow_reference
 from lightwell.sampling.params import SamplingParams
 
@@ -39,7 +40,13 @@ OPTIONS = st.builds(
     long_prefill_threshold=st.sampled_from([None, 20]),
     stop_repetition=st.booleans(),
 )
-SAMPLINGS = [GREEDY, SamplingParams(temperature=1.0, seed=5), SamplingParams(temperature=0.8, seed=2**63)]
+SAMPLINGS = [
+    GREEDY,
+    SamplingParams(temperature=1.0, seed=5),
+    SamplingParams(temperature=0.8, seed=2**63, logprobs=2),
+    SamplingParams(temperature=0, repetition_penalty=1.5, frequency_penalty=1.5, logit_bias={3: 0.9, 7: -100}),
+    SamplingParams(temperature=1.0, seed=6, presence_penalty=1.5),
+]
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -57,6 +64,7 @@ class EngineMachine(RuleBasedStateMachine):
             MODEL,
             speculator=speculator(),
             policies=make_policies(options),
+            masks=fake_masks(),
             blocks=BLOCKS,
             context_tokens=CONTEXT,
             max_bypasses=BYPASSES,
@@ -72,11 +80,15 @@ class EngineMachine(RuleBasedStateMachine):
         sampling=st.sampled_from(SAMPLINGS),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         salt=st.sampled_from(["", "tenant"]),
+        min_tokens=st.sampled_from([0, 0, 30]),
+        grammar=st.sampled_from(["", "", "a rule"]),
+        prompt_logprobs=st.sampled_from([None, None, 1]),
     )
-    def submit(self, family, length, max_tokens, sampling, priority, salt):
+    def submit(self, family, length, max_tokens, sampling, priority, salt, min_tokens, **more):
         id = f"r{len(self.requests)}"
         tokens = [(family + i * i) % 100 for i in range(length)]  # prompts of a family are prefixes of each other
-        request = Request(id, tokens, sampling, max_tokens, frozenset({0}), priority, salt)
+        least = min(min_tokens, max_tokens)
+        request = Request(id, tokens, sampling, max_tokens, frozenset({0}), priority, salt, min_tokens=least, **more)
         self.requests[id] = request
         self.engine.submit(request)
 
@@ -86,8 +98,9 @@ class EngineMachine(RuleBasedStateMachine):
         """Another choice for a prompt, whose first one may be waiting, running or over."""
         first = self.requests[data.draw(st.sampled_from(sorted(self.requests)))]
         id = f"r{len(self.requests)}"
-        self.requests[id] = structs.replace(first, id=id, sampling=sampling, max_tokens=max_tokens, answer=[])
-        self.requests[id] = structs.replace(self.requests[id], fork_of=first.id)
+        least = min(first.min_tokens, max_tokens)
+        choice = structs.replace(first, id=id, sampling=sampling, max_tokens=max_tokens, min_tokens=least, answer=[])
+        self.requests[id] = structs.replace(choice, fork_of=first.id, prompt_logprobs=None)
         self.engine.submit(self.requests[id])
 
     @precondition(lambda self: self.requests)
@@ -151,6 +164,8 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             assert answer == full
             assert end.reason == ("stop" if full[-1] == 0 else "length")
+            scored = [e.start + i for e in log(self.engine, PromptScored, request.id) for i in range(len(e.scores))]
+            assert scored == ([] if request.prompt_logprobs is None else [*range(1, len(request.tokens))])
         assert end.output_tokens == len(answer)
         assert end.cached_tokens < len(request.tokens + request.answer)
         preempted, admitted = log(self.engine, Preempted, request.id), log(self.engine, Admitted, request.id)
@@ -159,7 +174,15 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 def full_answer(request: Request) -> list[int]:
-    full = slow_reference(request.tokens, request.max_tokens, request.sampling, MODEL)
+    full = slow_reference(
+        request.tokens,
+        request.max_tokens,
+        request.sampling,
+        MODEL,
+        request.min_tokens,
+        request.stop_tokens,
+        allowed_after if request.grammar else lambda answer: None,
+    )
     return full[: full.index(0) + 1] if 0 in full else full
 
 

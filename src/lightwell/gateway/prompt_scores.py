@@ -35,7 +35,7 @@ class PromptScores:
         """As vLLM writes them: for each token an object by token ids, its own first. The rank of a token that is not
         among the likeliest is not known here, and null."""
         pairs = zip(self.tokens, self.logprobs(), strict=True)
-        return [logprobs and self._entry(token, logprobs) for token, logprobs in pairs]
+        return [None if logprobs is None else self._entry(token, logprobs) for token, logprobs in pairs]
 
     def _entry(self, token: int, logprobs: TokenLogprobs) -> dict[str, Any]:
         ranks = {candidate: rank for rank, candidate in enumerate(logprobs.top_ids, 1)}
