@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -11,10 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lightwell.engine.request import Request
 from lightwell.errors import EngineDied, KillsEngine, Overloaded
-from lightwell.events import Admitted, Died, Finished, Loaded, Queued, Reused, Sampled
+from lightwell.events import Admitted, Died, Finished, Loaded, Queued, Reused, Sampled, Stepped
 from lightwell.host import supervisor as supervisor_module
 from lightwell.host.messages import EngineConfig
 from lightwell.host.process import WorkerProcess
@@ -39,18 +41,19 @@ def config(tmp_path_factory) -> EngineConfig:
 def mortal(monkeypatch):
     """``mortal("kill", 0.001)``: engines from now on die so of the token POISON; every other step takes this long."""
 
-    def spawn() -> WorkerProcess:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", "tests.host.mortal_worker", str(theirs.fileno())]
-            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, stderr=subprocess.DEVNULL)
-            return WorkerProcess(ours, process)
-
     def use(how: str, pause: float = 0.001) -> None:
         monkeypatch.setenv("MORTAL", f"{how} {POISON} {pause}")
-        monkeypatch.setattr(supervisor_module, "spawn_worker", spawn)
+        monkeypatch.setattr(supervisor_module, "spawn_worker", lambda: spawn("tests.host.mortal_worker"))
 
     return use
+
+
+def spawn(module: str) -> WorkerProcess:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", module, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, stderr=subprocess.DEVNULL)
+        return WorkerProcess(ours, process)
 
 
 @asynccontextmanager
@@ -171,6 +174,25 @@ async def test_a_request_that_kills_late_keeps_its_tokens_until_then(config, mor
             await answer(supervisor, Request("late", [first, 5], GREEDY, 60))
         assert [event.token for event in of(seen, Sampled, "late")] == until_death
         assert [event.output_tokens for event in of(seen, Finished, "late")] == [len(until_death)]
+
+
+async def test_an_offload_file_that_fails_costs_no_stream_its_bytes(config, tmp_path, monkeypatch):
+    """What the file system says no to ends the engine, as what its blocks hold is not known any more; the next engine
+    has a file of its own. All that stands in an answer is computed again."""
+    monkeypatch.setenv("LIGHTWELL_CACHE", str(tmp_path))
+    real = structs.replace(config, runtime="cpu", threads=1, kv_blocks=24)
+    asks = [
+        Request(f"r{n}", [(n * 31 + i * 7) % 250 for i in range(150)], SamplingParams(seed=n), 300) for n in range(6)
+    ]
+    async with running(real) as (supervisor, _):
+        undisturbed = [(await answer(supervisor, ask))[0] for ask in asks]
+    monkeypatch.setattr(supervisor_module, "spawn_worker", lambda: spawn("tests.host.offloading_worker"))
+    async with running(structs.replace(real, kv_offload=1 << 20)) as (supervisor, seen):
+        answers = asyncio.gather(*(answer(supervisor, ask) for ask in asks))
+        await until(lambda: sum(event.offloaded_blocks for event in of(seen, Stepped)) > 2)
+        resource.prlimit(supervisor._process.pid, resource.RLIMIT_FSIZE, (0, 0))  # no file may be written any more
+        assert [tokens for tokens, _ in await answers] == undisturbed
+        assert [event.how for event in of(seen, Died)] == ["exit code 1"]
 
 
 async def test_an_engine_that_hangs_is_killed(config, mortal):
