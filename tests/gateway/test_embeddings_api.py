@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from lightwell.gateway.lengths import LengthLimits
-from tests.gateway.fake_engine import BOS, DIMENSIONS, make_client, make_gateway, vector_of
+from tests.gateway.fake_engine import BOS, DIMENSIONS, Script, make_client, make_gateway, vector_of
 
 
 def ids_of(text: str) -> list[int]:
@@ -152,6 +152,14 @@ async def test_the_stages_stand_around_it(gateway):
         response = await client.post("/v1/embeddings", json={"input": ["a", "b"]})
     assert response.headers["x-stage"] == "here"
     assert seen == [("embeddings", 4, 0)]
+
+
+async def test_a_long_list_leaves_room_for_others(client, engine):
+    open_at_once = []
+    engine.script = lambda request: open_at_once.append(len(engine.open)) or Script([0.0])
+    answer = await ask(client, [str(n) for n in range(100)])
+    assert [each["embedding"] for each in answer["data"]] == [floats(vector_of(ids_of(str(n)))) for n in range(100)]
+    assert max(open_at_once) == 32
 
 
 async def test_metrics_count_its_tokens(client):

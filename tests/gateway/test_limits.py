@@ -400,7 +400,9 @@ async def test_without_redis_nothing_is_let_in(redis_url, gateway):
 def wanting(tenant: str, tokens: int = 10, priority: int = 0, answers: int = 1):
     request = SimpleNamespace(tokens=[0] * tokens, max_tokens=tokens, priority=priority, fork_of="")
     return SimpleNamespace(
-        caller=SimpleNamespace(tenant=tenant), answers=[SimpleNamespace(request=request) for _ in range(answers)]
+        caller=SimpleNamespace(tenant=tenant),
+        width=answers,
+        answers=[SimpleNamespace(request=request) for _ in range(answers)],
     )
 
 

@@ -34,6 +34,7 @@ from lightwell.sampling.params import SamplingParams
 from lightwell.text.detokenizer import Detokenizer
 
 MOST_INPUTS = 2048  # OpenAI's bound
+_MOST_AT_ONCE = 32  # in the engine, which runs 64 by default: a long list leaves room for others
 _DEFAULT_POOLING: Pooling = "last"  # of a decoder, whose last token alone has seen all others
 _REFUSED: dict[str, tuple[Any, ...]] = REFUSED | {
     "normalize": (True,),
@@ -90,6 +91,7 @@ async def plan_embeddings(model: ServedModel, caller: Caller, body: EmbeddingBod
         caller=caller,
         api="embeddings",
         answers=answers,
+        most_at_once=_MOST_AT_ONCE,
     )
 
 

@@ -42,7 +42,7 @@ class FairQueue:
     @asynccontextmanager
     async def around(self, generation: Generation) -> AsyncIterator[None]:
         """Raises Overloaded where too many wait already."""
-        size = min(len(generation.answers), self._most)
+        size = min(generation.width, self._most)
         await self._enter(generation, size)
         try:
             yield

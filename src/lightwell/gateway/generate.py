@@ -48,6 +48,13 @@ class Generation:
     settled: asyncio.Future[Usage] | None = None  # where whoever asked keeps the ledger's row
     batch: bool = False  # nobody waits for it: it runs behind all others, at a discount
     context: ContextReport | None = None  # where the conversation was not taken as it came
+    most_at_once: int | None = None  # of its answers, in the engine; None for all
+
+    @property
+    def width(self) -> int:
+        """How many of its answers are in the engine at once, at most."""
+        answers = len(self.answers)
+        return answers if self.most_at_once is None else min(answers, self.most_at_once)
 
     def cached_tokens(self) -> Tokens:
         """Of its prompts, as far as they have begun: known while it runs, and afterwards."""
@@ -70,7 +77,7 @@ async def run(generation: Generation) -> AsyncGenerator[list[Delta], None]:
     model, requests = generation.served, [answer.request for answer in generation.answers]
     writing = {answer.index for answer in generation.answers}
     with model.cached.watch([request.id for request in requests]):
-        async with _Arrivals(model.engine, requests) as arrivals:
+        async with _Arrivals(model.engine, requests, generation.width) as arrivals:
             while writing:
                 deltas = [generation.answers[index].feed(events) for index, events in await arrivals.next()]
                 for delta in deltas:
@@ -115,10 +122,13 @@ class ClientTooSlow(LightwellError):
 
 
 class _Arrivals:
-    """What several engine requests have said since the last look. Leaving the block aborts those still open."""
+    """What several engine requests have said since the last look. Leaving the block aborts those still open.
 
-    def __init__(self, engine: EngineClient, requests: list[Request]) -> None:
+    Where there are more than ``width``, the later ones are made as the earlier ones end."""
+
+    def __init__(self, engine: EngineClient, requests: list[Request], width: int) -> None:
         self._engine, self._requests = engine, requests
+        self._room = asyncio.Semaphore(width)
         self._inbox: dict[int, list[Output]] = {}
         self._arrived = asyncio.Event()
         self._failure: Exception | None = None
@@ -151,12 +161,13 @@ class _Arrivals:
 
     async def _read(self, index: int, request: Request) -> None:
         try:
-            async for event in self._engine.stream(request):
-                inbox = self._inbox.setdefault(index, [])
-                inbox.append(event)
-                self._arrived.set()
-                if len(inbox) > _MOST_HELD:
-                    raise ClientTooSlow
+            async with self._room:
+                async for event in self._engine.stream(request):
+                    inbox = self._inbox.setdefault(index, [])
+                    inbox.append(event)
+                    self._arrived.set()
+                    if len(inbox) > _MOST_HELD:
+                        raise ClientTooSlow
         except Exception as error:
             self._failure = error
             self._arrived.set()
