@@ -100,6 +100,7 @@ async def test_ready_means_loaded_and_making_progress(client, engine, path):
         "phase": "ready",
         "running": 0,
         "waiting": 0,
+        "queued": 0,
         "last_step_age_seconds": 0.0,
     }
     engine.status = EngineStatus("ready", running=3, waiting=2, last_step_age=29.0)

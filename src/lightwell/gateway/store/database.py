@@ -1,5 +1,6 @@
 """Database: an open store. Each kind of thing that is kept has a file beside this one, and a name here."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -62,6 +63,7 @@ class Database:
         config = alembic.config.Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         config.attributes["url"] = self.url
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # which tells each step of what is not asked about
         try:
             alembic.command.upgrade(config, "heads")
         except (SQLAlchemyError, OSError) as error:
