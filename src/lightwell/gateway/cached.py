@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lightwell.events import Admitted, Event
+from lightwell.events import Admitted, Died, Event, Preempted, Reused
 from lightwell.units import Tokens
 
 
@@ -12,11 +12,19 @@ class CachedTokens:
 
     def __init__(self) -> None:
         self._open: dict[str, Tokens] = {}
+        self._computed_again: set[str] = set()  # what these find in the cache may be their own
 
     def read(self, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Admitted) and not event.resumed and event.request in self._open:
-                self._open[event.request] = event.cached_tokens
+            match event:
+                case Admitted(request=request) if request in self._open and not event.resumed:
+                    self._open[request] = event.cached_tokens
+                case Reused(request=request) if request in self._open and request not in self._computed_again:
+                    self._open[request] += event.tokens
+                case Preempted(request=request) if request in self._open:
+                    self._computed_again.add(request)
+                case Died():
+                    self._computed_again.update(self._open)
 
     @contextmanager
     def watch(self, requests: list[str]) -> Iterator[None]:
@@ -27,6 +35,7 @@ class CachedTokens:
         finally:
             for request in requests:
                 del self._open[request]
+            self._computed_again.difference_update(requests)
 
     def of(self, request: str) -> Tokens:
         return self._open[request]
