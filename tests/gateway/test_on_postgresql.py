@@ -11,7 +11,7 @@ from tests.databases import postgres_url
 from tests.gateway.fake_engine import POSTGRESQL
 
 __all__ = ["postgres_url"]
-KEPT = ("keys", "conversation", "limits", "ledger", "batches", "responses")
+KEPT = ("keys", "conversation", "limits", "bill", "batches", "responses")
 # These look at the file, or see that none is opened.
 OF_SQLITE = "nothing_is_opened or is_in_the_store_or_the_log"
 
