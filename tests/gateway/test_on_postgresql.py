@@ -13,7 +13,7 @@ from tests.gateway.fake_engine import POSTGRESQL
 __all__ = ["postgres_url"]
 KEPT = ("keys", "conversation", "limits", "bill", "batches", "responses")
 # These look at the file, or see that none is opened.
-OF_SQLITE = "nothing_is_opened or is_in_the_store_or_the_log"
+OF_SQLITE = "nothing_is_opened or nothing_is_kept_unasked or is_in_the_store_or_the_log"
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_a_repeated_prompt_is_read_from_the_cache(client):
     ask = {"model": "tiny", "prompt": "a" * 200, "max_tokens": 4, "temperature": 0}
     cold, warm = client.completions.create(**ask), client.completions.create(**ask)
     assert warm.choices[0].text == cold.choices[0].text
-    assert warm.usage.prompt_tokens_details.cached_tokens == 192
+    assert warm.usage.prompt_tokens_details.cached_tokens == warm.usage.prompt_tokens - 1  # one is always computed
 
 
 def test_overflow_says_the_numbers(client):
