@@ -153,7 +153,13 @@ async def test_keys_are_made_rotated_and_revoked(closed):
 
 @pytest.mark.parametrize(
     ("body", "param"),
-    [({}, "user"), ({"user": ""}, "user"), ({"user": "a", "expires_in": "soon"}, "expires_in"), ({"user": 5}, "user")],
+    [
+        ({}, "user"),
+        ({"user": ""}, "user"),
+        ({"user": "a", "expires_in": "soon"}, "expires_in"),
+        ({"user": "a", "expires_in": "9999999d"}, "expires_in"),
+        ({"user": 5}, "user"),
+    ],
 )
 async def test_a_key_of_nobody_is_refused(client, body, param):
     response = await client.post("/v1/admin/keys", json=body)

@@ -18,6 +18,7 @@ from lightwell.gateway.reply import json_response
 from lightwell.units import Seconds, parse_seconds
 
 OVERLAP = "24h"
+_LONGEST_SECONDS: Seconds = 36500 * 86400.0
 _Name = Annotated[str, msgspec.Meta(max_length=200)]
 
 
@@ -94,11 +95,14 @@ def key_routes(gateway: Gateway) -> list[Route]:
 
 
 def duration(text: str, param: str) -> Seconds:
-    """Raises InvalidRequest."""
+    """At most a hundred years: no calendar has the end of much longer ones. Raises InvalidRequest."""
     try:
-        return parse_seconds(text)
+        seconds = parse_seconds(text)
     except ValueError as error:
         raise InvalidRequest(f"Invalid value for {param!r}: {error}.", param=param) from None
+    if seconds > _LONGEST_SECONDS:
+        raise InvalidRequest(f"Invalid value for {param!r}: {text[:40]} is longer than 36500d.", param=param)
+    return seconds
 
 
 def check_rotatable(key: Key, now: Seconds) -> None:
