@@ -117,7 +117,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(family=st.integers(0, 2), excess=st.integers(1, 50))
     def submit_impossible(self, family, excess):
         id = f"r{len(self.requests)}"
-        self.requests[id] = Request(id, [family] * (CONTEXT - 10), GREEDY, 10 + excess)
+        # Others may be forked from it, and end where all answers here do.
+        self.requests[id] = Request(id, [family] * (CONTEXT - 10), GREEDY, 10 + excess, frozenset({0}))
         self.engine.submit(self.requests[id])
         assert log(self.engine, Rejected, id)
 
