@@ -10,7 +10,7 @@
 namespace lightwell::LIGHTWELL_ISA {
 
 constexpr int64_t kQueriesAtOnce = 48;  // a query is one head of one row; more are done in several passes
-constexpr int kTileQueries = 6;         // times 2 vectors of columns: 12 accumulators in registers
+constexpr int kTileQueries = kLanes == 16 ? 12 : 6;  // times 2 vectors of columns: accumulators for most of the registers
 constexpr int64_t kPartitionBlocks = kPartition / kBlock;
 
 // c[q][j] (+)= scales[q] * sum over i of a[q][a_begin + i] * b[i][j], i ascending. Both halves of attention are this:
@@ -35,7 +35,7 @@ LIGHTWELL_INLINE void multiply_step(typename Format::Sum (&c)[Q][V], const typen
   typename Format::Columns columns[V];
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) columns[v] = Format::load_columns(b + v * kLanes * Format::deep);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int q = 0; q < Q; ++q) {
     const typename Format::Operands operand = Format::load_operand(a[q] + i);
 #pragma GCC unroll 4
@@ -47,7 +47,7 @@ template <typename Format, int Q, int V>
 LIGHTWELL_INLINE void finish_tile(const Product<Format>& p, int64_t query, int64_t column,
                                   const typename Format::Sum (&c)[Q][V]) {
   float* out = p.c + query * p.c_stride + column;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int q = 0; q < Q; ++q, out += p.c_stride) {
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
@@ -66,7 +66,7 @@ static void multiply_tile(const Product<Format>& p, int64_t query, int64_t colum
   constexpr int64_t deep = Format::deep, step_cells = V * kLanes * deep;
   const typename Format::Operand* a[Q];
   typename Format::Sum c[Q][V] = {};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int q = 0; q < Q; ++q) a[q] = p.a[query + q] + p.a_begin;
   const auto* b = p.b + column * deep;
   const auto* next = p.next + column * p.depth;  // what these columns are of b, in another shape
@@ -93,13 +93,19 @@ static void multiply_queries(const Product<Format>& p, int64_t query) {
   if constexpr (kLanes == 16) multiply_columns<Format, Q, 1>(p, query, column);
 }
 
+// The last `queries` <= Q queries.
+template <typename Format, int Q>
+LIGHTWELL_INLINE void multiply_last(const Product<Format>& p, int64_t query, int64_t queries) {
+  if constexpr (Q > 0) {
+    if (queries == Q) multiply_queries<Format, Q>(p, query);
+    else multiply_last<Format, Q - 1>(p, query, queries);
+  }
+}
+
 template <typename Format>
 static void multiply(const Product<Format>& p, int64_t begin, int64_t end) {
-  constexpr void (*last[])(const Product<Format>&, int64_t) = {
-      multiply_queries<Format, 1>, multiply_queries<Format, 2>, multiply_queries<Format, 3>,
-      multiply_queries<Format, 4>, multiply_queries<Format, 5>};
   for (; begin + kTileQueries <= end; begin += kTileQueries) multiply_queries<Format, kTileQueries>(p, begin);
-  if (begin < end) last[end - begin - 1](p, begin);
+  multiply_last<Format, kTileQueries - 1>(p, begin, end - begin);
 }
 
 // Queries and weights in the form that is multiplied: see kv_cells.h.

@@ -31,22 +31,34 @@
 #include "linear_decode.h"
 #include "linear_float.h"
 #include "linear_int8.h"
+#if defined(__AMX_INT8__)
+#include "linear_amx.h"
+#endif
 
 namespace lightwell::LIGHTWELL_ISA {
+
+template <Form form, bool has_minimum, bool nested>
+static void multiply_integers(const Matrix& w, int64_t tile_begin, int64_t tile_end, const Quantized& a, int64_t rows,
+                              const linear::Target& target) {
+#if defined(__AMX_INT8__)
+  linear::multiply_with_tiles<form, has_minimum, nested>(w, tile_begin, tile_end, a, rows, target);
+#else
+  linear::multiply_int8<form, has_minimum, nested>(w, tile_begin, tile_end, a, rows, target);
+#endif
+}
 
 // For W4, W8 and W8H: plain weights have no integers to multiply.
 static void linear_int8(const Matrix& w, int64_t tile_begin, int64_t tile_end, const Quantized& a, int64_t rows,
                         float* out, int64_t out_stride) {
-  using namespace linear;
-  const Target target = {out, out_stride, tile_begin};
+  const linear::Target target = {out, out_stride, tile_begin};
   const bool four_bit = w.form == Form::W4, nested = w.span > 0;
-  if (w.form == Form::W8H) multiply_int8<Form::W8H, false, true>(w, tile_begin, tile_end, a, rows, target);
-  else if (four_bit && nested) multiply_int8<Form::W4, true, true>(w, tile_begin, tile_end, a, rows, target);
-  else if (four_bit) multiply_int8<Form::W4, true, false>(w, tile_begin, tile_end, a, rows, target);
-  else if (w.has_minimum && nested) multiply_int8<Form::W8, true, true>(w, tile_begin, tile_end, a, rows, target);
-  else if (nested) multiply_int8<Form::W8, false, true>(w, tile_begin, tile_end, a, rows, target);
-  else if (w.has_minimum) multiply_int8<Form::W8, true, false>(w, tile_begin, tile_end, a, rows, target);
-  else multiply_int8<Form::W8, false, false>(w, tile_begin, tile_end, a, rows, target);
+  if (w.form == Form::W8H) multiply_integers<Form::W8H, false, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (four_bit && nested) multiply_integers<Form::W4, true, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (four_bit) multiply_integers<Form::W4, true, false>(w, tile_begin, tile_end, a, rows, target);
+  else if (w.has_minimum && nested) multiply_integers<Form::W8, true, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (nested) multiply_integers<Form::W8, false, true>(w, tile_begin, tile_end, a, rows, target);
+  else if (w.has_minimum) multiply_integers<Form::W8, true, false>(w, tile_begin, tile_end, a, rows, target);
+  else multiply_integers<Form::W8, false, false>(w, tile_begin, tile_end, a, rows, target);
 }
 
 static void linear_float(const Matrix& w, int64_t tile_begin, int64_t tile_end, const float* x, int64_t x_stride,

@@ -162,6 +162,7 @@ def test_subnormal_scales_are_exact(name):
 @pytest.mark.parametrize("name", QUANTIZED)
 @settings(max_examples=12, deadline=None)
 @given(rows=st.integers(1, 40), blocks=st.integers(1, 9), m=st.integers(0, 9), seed=st.integers(0, 2**31))
+@example(rows=40, blocks=35, m=79, seed=7)  # several strips of AMX, and blocks of rows that are not full
 def test_int8_product(name, isa, rows, blocks, m, seed):
     rng = np.random.default_rng(seed)
     columns = block_columns(name) * (blocks if block_columns(name) == GROUP else 1 + blocks % 2)
@@ -209,7 +210,7 @@ def test_extreme_values_do_not_overflow(name, isa):
         values[0] = 128  # -128
         values[1] = 127
     packed = pack(name, source, 512)
-    x = np.stack([np.ones(512), -np.ones(512), np.where(np.arange(512) % 2, 1, -1)]).astype(np.float32)
+    x = np.stack([np.ones(512), -np.ones(512), np.where(np.arange(512) % 2, 1, -1)] * 11).astype(np.float32)
     assert_product(_native.linear_int8(packed, x, isa), quantized(x), unpacked(packed))
 
 
@@ -228,6 +229,7 @@ def splits(kernel, packed, x: np.ndarray, isa: str):
 @settings(max_examples=5, deadline=None)
 @given(rows=st.integers(1, 90), columns=st.integers(1, 300), m=st.integers(1, 12), seed=st.integers(0, 2**31))
 @example(rows=7 * TILE + 3, columns=512, m=23, seed=5)
+@example(rows=2 * TILE + 3, columns=1100, m=77, seed=8)
 def test_same_bits_however_split(name, isa, rows, columns, m, seed):
     rng = np.random.default_rng(seed)
     columns = -(-columns // block_columns(name)) * block_columns(name)
@@ -238,6 +240,18 @@ def test_same_bits_however_split(name, isa, rows, columns, m, seed):
         whole = kernel(packed, x, isa)
         for split in splits(kernel, packed, x, isa):
             np.testing.assert_array_equal(split.view(np.uint32), whole.view(np.uint32))
+
+
+@pytest.mark.skipif("amx" not in ISAS, reason="this CPU has no AMX")
+@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("m", [23, 24, 27, 28, 32, 65, 130])
+def test_amx_gives_the_bits_of_avx512(name, m):
+    """So that a stream may go on, with the same bytes, on a machine without it."""
+    rng = np.random.default_rng(m)
+    packed, _ = matrix(name, 5 * TILE + 1, 1536, rng)
+    x = activations(m, 1536, rng)
+    with_tiles, without = (_native.linear_int8(packed, x, isa) for isa in ("amx", "avx512"))
+    np.testing.assert_array_equal(with_tiles.view(np.uint32), without.view(np.uint32))
 
 
 @pytest.mark.parametrize("isa", ISAS)
