@@ -41,6 +41,28 @@ struct RowBlock {
   float scales[kStrip][kRegisterRows], sums[kStrip][kRegisterRows];
 };
 
+// out[g][r] = x[r * stride + g], zero from `rows` on.
+LIGHTWELL_LINEAR void transpose(const float* x, int64_t stride, int64_t rows, int64_t count,
+                                float (&out)[kStrip][kRegisterRows]) {
+  alignas(16) static constexpr float none[kStrip] = {};
+  for (int64_t r = 0; r < kRegisterRows; r += 4) {
+    const float* row[4];
+    for (int64_t i = 0; i < 4; ++i) row[i] = r + i < rows ? x + (r + i) * stride : none;
+    int64_t g = 0;
+    for (; g + 4 <= count; g += 4) {
+      __m128 a = _mm_loadu_ps(row[0] + g), b = _mm_loadu_ps(row[1] + g);
+      __m128 c = _mm_loadu_ps(row[2] + g), d = _mm_loadu_ps(row[3] + g);
+      _MM_TRANSPOSE4_PS(a, b, c, d);
+      _mm_storeu_ps(&out[g][r], a);
+      _mm_storeu_ps(&out[g + 1][r], b);
+      _mm_storeu_ps(&out[g + 2][r], c);
+      _mm_storeu_ps(&out[g + 3][r], d);
+    }
+    for (; g < count; ++g)
+      for (int64_t i = 0; i < 4; ++i) out[g][r + i] = row[i][g];
+  }
+}
+
 // `padded` has room for the values of a block that is not full: registers are always loaded whole.
 LIGHTWELL_LINEAR void gather(const Quantized& a, int64_t row, int64_t rows, int64_t first, int64_t count, int8_t* padded,
                              RowBlock& block) {
@@ -53,14 +75,8 @@ LIGHTWELL_LINEAR void gather(const Quantized& a, int64_t row, int64_t rows, int6
     block.values = padded;
     block.stride = kStrip * kGroup;
   }
-  const __mmask16 there = static_cast<__mmask16>((1u << block.rows) - 1);
-  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m512i offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(a.groups)));
-  for (int64_t g = 0; g < count; ++g) {
-    const int64_t i = row * a.groups + first + g;
-    store(block.scales[g], _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, offsets, a.scales + i, 4));
-    store(block.sums[g], _mm512_mask_i32gather_ps(_mm512_setzero_ps(), there, offsets, a.sums + i, 4));
-  }
+  transpose(a.scales + row * a.groups + first, a.groups, block.rows, count, block.scales);
+  transpose(a.sums + row * a.groups + first, a.groups, block.rows, count, block.sums);
 }
 
 // A strip of a tile: for each group its weights as bytes, chunk after chunk, and its scales and minimums as floats.
