@@ -5,12 +5,13 @@ MODEL ?= smollm2
 PORT ?= 8000
 BIN := $(VENV)/bin
 
-.PHONY: setup dev oracle serve test test-fast test-sanitized check format bench bench-peers bench-limits chaos web check-web clean
+.PHONY: setup dev oracle clients serve test test-fast test-clients test-sanitized check format bench bench-peers bench-limits chaos web check-web clean
 
 # The native code's sources decide when it is built again. Serving needs no development tools.
 setup: $(VENV)/.ready
 dev: $(VENV)/.ready-dev
 oracle: $(VENV)/.ready-oracle
+clients: $(VENV)/.ready-clients
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +30,11 @@ $(VENV)/.ready-oracle: $(VENV)/.ready-dev
 	$(BIN)/python -m pip install --quiet --group oracle
 	touch $@
 
+# LangChain, whose test is left out without.
+$(VENV)/.ready-clients: $(VENV)/.ready-dev
+	$(BIN)/python -m pip install --quiet --group clients
+	touch $@
+
 serve: setup
 	$(BIN)/lightwell serve $(MODEL) --port $(PORT)
 
@@ -37,6 +43,10 @@ test: dev
 
 test-fast: dev
 	$(BIN)/python -m pytest -m "not slow"
+
+# The official clients and LangChain against a real server.
+test-clients: clients
+	$(BIN)/python -m pytest tests/clients
 
 test-sanitized: dev
 	PYTHON=$(BIN)/python tools/test_sanitized.sh
