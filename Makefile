@@ -5,7 +5,7 @@ MODEL ?= smollm2
 PORT ?= 8000
 BIN := $(VENV)/bin
 
-.PHONY: setup dev oracle clients serve test test-fast test-clients test-sanitized check format bench bench-peers bench-limits chaos web check-web clean
+.PHONY: setup dev oracle clients serve test test-fast test-clients test-sanitized check format bench bench-peers bench-limits load chaos web check-web clean
 
 # The native code's sources decide when it is built again. Serving needs no development tools.
 setup: $(VENV)/.ready
@@ -73,6 +73,10 @@ bench-peers: setup
 
 bench-limits: setup
 	$(BIN)/python -m bench.peers limits $(BENCH_FLAGS)
+
+# docs/benchmarks.md; LOAD_FLAGS takes --streams, --rate, --seconds and --rounds.
+load: setup
+	$(BIN)/python -m bench.load $(LOAD_FLAGS)
 
 # docs/survival.md; CHAOS_FLAGS takes --model, --streams, --kills and --seed.
 chaos: setup

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,25 @@ async def test_with_few_streams_each_token_goes_out_as_it_comes():
 async def test_a_token_does_not_wait_long_for_others():
     batches = await collect(grouped(source([(0, "a")] * 4, pause=0.05), Grouping(8, 0.01), lambda: 1000))
     assert len(batches) == 4
+
+
+async def test_where_tokens_come_slowly_none_waits_for_the_next(monkeypatch):
+    """The source makes a token only when the one before it was received: one that waited would never go out."""
+    clock, received = [0.0], asyncio.Semaphore(1)
+    monkeypatch.setattr("lightwell.gateway.grouping.time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def slow() -> AsyncGenerator[list[Delta], None]:
+        for _ in range(5):
+            await received.acquire()
+            clock[0] += 20
+            yield [Delta(0, "a", tokens=[1])]
+
+    batches = []
+    async with asyncio.timeout(5):
+        async for batch in grouped(slow(), Grouping(8, wait=10.0), lambda: 1000):
+            batches.append(batch)
+            received.release()
+    assert len(batches) == 5
 
 
 async def test_what_came_before_an_error_goes_out_before_it():

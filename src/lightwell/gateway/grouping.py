@@ -17,7 +17,8 @@ _STREAMS_A_TOKEN = 32  # so many open requests for each further token of a group
 
 @dataclass(frozen=True)
 class Grouping:
-    """``tokens`` is the most of a choice in one event, ``wait`` how long the first of them waits for the others."""
+    """``tokens`` is the most of a choice in one event, ``wait`` how long the first of them waits for the others. Where
+    they come further apart than that, none waits: there would be no other."""
 
     tokens: Tokens = 8
     wait: Seconds = 0.1
@@ -31,7 +32,7 @@ async def grouped(
 ) -> AsyncGenerator[list[Delta], None]:
     """The same deltas, joined. What begins or ends a choice never waits."""
     held: dict[int, Delta] = {}
-    deadline = 0.0
+    deadline, arrived = 0.0, time.monotonic()
     async with aclosing(deltas):
         step = None
         try:
@@ -49,11 +50,13 @@ async def grouped(
                     if held and step.exception() is not None:  # what came before it goes out before it
                         yield list(held.values())
                     batch, step = step.result(), None
+                    now, before = time.monotonic(), arrived
+                    arrived = now
                     if not held:
-                        deadline = time.monotonic() + grouping.wait
+                        deadline = now + grouping.wait if now - before < grouping.wait else now
                     for delta in batch or ():
                         held[delta.index] = join(held[delta.index], delta) if delta.index in held else delta
-                    if batch is not None and not _is_due(held, size) and time.monotonic() < deadline:
+                    if batch is not None and not _is_due(held, size) and now < deadline:
                         continue
                     if batch is None and not held:
                         return
