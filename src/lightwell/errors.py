@@ -106,9 +106,10 @@ class RateLimited(LightwellError):
     status = 429
     code = "rate_limit_exceeded"
 
-    def __init__(self, message: str, kind: str, retry_after: float) -> None:
+    def __init__(self, message: str, kind: str, retry_after: float, headers: dict[str, str] | None = None) -> None:
+        """``headers``: how much is left of the limits."""
         super().__init__(message)
-        self.type, self.retry_after = kind, retry_after
+        self.type, self.retry_after, self.headers = kind, retry_after, headers or {}
 
 
 class QuotaExceeded(RateLimited):
@@ -116,8 +117,8 @@ class QuotaExceeded(RateLimited):
 
     code = "insufficient_quota"
 
-    def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(message, "insufficient_quota", retry_after)
+    def __init__(self, message: str, retry_after: float, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message, "insufficient_quota", retry_after, headers)
 
 
 class EngineDied(LightwellError):

@@ -77,6 +77,7 @@ class FakeEngine:
     aborted: list[str] = field(default_factory=list)
     readers: list[Callable[[list[Event]], None]] = field(default_factory=list)
     clock: float = 0.0
+    refuses: bool = False  # before it takes anything up, as one that restarts and has too many waiting does
 
     @property
     def hello(self) -> Hello:
@@ -89,6 +90,8 @@ class FakeEngine:
 
     async def stream(self, request: Request) -> AsyncIterator[Output]:
         self.requests.append(request)
+        if self.refuses:
+            raise Overloaded("Too many requests wait for the engine.")
         self.open.add(request.id)
         script, ended = self.script(request), False
         self._emit(Queued(self._now(), request.id, len(request.tokens), request.max_tokens, request.priority))

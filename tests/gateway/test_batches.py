@@ -82,6 +82,17 @@ async def test_every_line_is_answered_in_its_place(client, gateway, engine):
     assert all(request.priority > 0 for request in engine.requests)
 
 
+async def test_lines_over_a_limit_are_asked_again_and_billed_once(client, gateway, engine, monkeypatch):
+    monkeypatch.setattr("lightwell.gateway.batches.runner._RETRY_SECONDS", 0.01)
+    engine.script = lambda request: Script([0.05, 97, 257])
+    await client.put("/v1/admin/limits/default", json={"concurrent_requests": 1})
+    async with running(gateway):
+        batch = await ended(client, await create(client, text_of([line("a"), line("b"), line("c")])))
+    assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+    (total,) = await (await gateway.store.database()).usage.sums(())
+    assert (total.requests, total.failed) == (3, 0)
+
+
 async def test_a_line_that_fails_is_in_the_other_file(client, gateway):
     lines = [line("good"), line("bad", temperature=9), line("unknown", model="other")]
     async with running(gateway):

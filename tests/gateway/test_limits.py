@@ -48,6 +48,10 @@ async def settled(gateway) -> None:
         await asyncio.sleep(0)
 
 
+def taken(gateway, measure: str) -> int:
+    return sum(value for name, (value, _) in gateway.counters._values.items() if name.startswith(f"{measure}/"))
+
+
 async def test_requests_of_a_minute(client, gateway, clock):
     await limit(client, requests_per_minute=3)
     lefts = []
@@ -60,6 +64,9 @@ async def test_requests_of_a_minute(client, gateway, clock):
     assert (refused.status_code, error["type"], error["code"]) == (429, "requests", "rate_limit_exceeded")
     assert refused.headers["retry-after"] == "40"
     assert refused.headers["retry-after-ms"] == "40000"
+    assert refused.headers["x-ratelimit-limit-requests"] == "3"
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert refused.headers["x-ratelimit-reset-requests"] == "40s"
     clock.now += 39.9
     assert (await client.post(CHAT, json=QUESTION)).status_code == 429
     clock.now += 0.1
@@ -102,6 +109,113 @@ async def test_what_was_not_used_is_given_back_however_it_ends(gateway, clock, e
         prompt = response.json()["usage"]["prompt_tokens"]
         left = int(response.headers["x-ratelimit-remaining-tokens"])
     assert left == 10**6 - (prompt + 1) - (prompt + 20)
+
+
+async def row_of(gateway, answer: str):
+    await gateway.ledger.flush()
+    return await (await gateway.store.database()).usage.find(answer)
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 3}, {"n": 2, "best_of": 3}])
+@pytest.mark.parametrize("end", ["well", "left", "failed"])
+async def test_what_counts_is_what_the_bill_says(gateway, clock, engine, end, more):
+    """Of forks, of a prompt that was partly cached, and of an answer that was broken off, too."""
+    after = {"well": 257, "left": 60.0, "failed": RuntimeError("broken")}[end]
+    engine.script = lambda request: Script([*b"abc", after], cached_tokens=2)
+    writing = asyncio.create_task(gateway.ledger.run())
+    async with make_client(gateway) as client:
+        await client.put("/v1/admin/prices/tiny", json={"input": 3, "cached_input": 1, "output": 7})
+        await limit(client, tokens_per_minute=10**6, requests_per_minute=9, dollars_per_month=1)
+        body = {"model": "tiny", "prompt": "Hello", "max_tokens": 20, **more}
+        asking = asyncio.create_task(client.post("/v1/completions", json=body))
+        answers = more.get("best_of", more.get("n", 1))
+        while len(engine.requests) < answers or (end == "left" and engine.clock < 0.05 * answers - 0.001):
+            await asyncio.sleep(0)
+        if end == "left":
+            asking.cancel()
+        await asyncio.wait({asking})
+        await settled(gateway)
+        row = await row_of(gateway, engine.requests[0].id.removesuffix("-0"))
+    writing.cancel()
+    assert row.outcome == {"well": "ok", "left": "aborted", "failed": "failed"}[end]
+    assert (row.prompt_tokens, row.cached_tokens) == (6, 2)
+    assert row.output_tokens >= 3
+    assert taken(gateway, "tokens") == row.prompt_tokens + row.output_tokens
+    assert taken(gateway, "dollars") == row.cost > 0
+    assert taken(gateway, "requests") == 1
+
+
+async def test_a_price_that_changes_in_the_middle_is_for_later_requests(gateway, clock, engine):
+    gate = asyncio.Event()
+    engine.script = lambda request: Script([*b"ab", gate.wait(), 257])
+    writing = asyncio.create_task(gateway.ledger.run())
+    async with make_client(gateway) as client:
+        await client.put("/v1/admin/prices/tiny", json={"input": 0, "output": 1})
+        await limit(client, dollars_per_month=1)
+        asking = asyncio.create_task(client.post(CHAT, json=QUESTION))
+        while not engine.requests:
+            await asyncio.sleep(0)
+        await client.put("/v1/admin/prices/tiny", json={"input": 0, "output": 50})
+        gate.set()
+        answer = (await asking).json()
+        await settled(gateway)
+        row = await row_of(gateway, answer["id"])
+    writing.cancel()
+    assert (row.output_price, row.cost) == (10**6, 3 * 10**6)
+    assert taken(gateway, "dollars") == row.cost
+
+
+async def test_what_the_line_refuses_took_nothing(gateway, clock, engine):
+    gateway.line = gateway.stages[1] = FairQueue(1, 1)
+    gate = asyncio.Event()
+    engine.script = lambda request: Script([gate.wait(), 97, 257])
+    async with make_client(gateway) as client:
+        await limit(client, tokens_per_minute=10**6, requests_per_minute=100, concurrent_requests=9)
+        open_requests = [asyncio.create_task(client.post(CHAT, json=QUESTION)) for _ in range(2)]
+        while gateway.line.waiting < 1:
+            await asyncio.sleep(0)
+        before = [taken(gateway, measure) for measure in ("tokens", "requests", "concurrent")]
+        assert (await client.post(CHAT, json=QUESTION)).status_code == 503
+        await settled(gateway)
+        assert [taken(gateway, measure) for measure in ("tokens", "requests", "concurrent")] == before
+        gate.set()
+        await asyncio.gather(*open_requests)
+
+
+async def test_a_prompt_that_the_engine_never_took_up_is_not_charged(gateway, clock, engine):
+    engine.script = lambda request: Script([97, 257])
+    engine.refuses = True
+    async with make_client(gateway) as client:
+        await limit(client, tokens_per_minute=10**6)
+        assert (await client.post(CHAT, json=QUESTION)).status_code == 503
+        while gateway.ledger._settling or gateway.stages[0]._settling:
+            await asyncio.sleep(0)
+    assert taken(gateway, "tokens") == 0
+
+
+async def test_the_wait_is_that_of_the_limit_that_refuses_the_longest(client, gateway, clock):
+    await client.put("/v1/admin/prices/tiny", json={"input": 0, "output": 1000})
+    await limit(client, "model:tiny", requests_per_minute=1, dollars_per_day=0.03)
+    assert (await client.post(CHAT, json=QUESTION | {"max_tokens": 12})).status_code == 200
+    refused = await client.post(CHAT, json=QUESTION | {"max_tokens": 25})
+    day_ends = window("day", clock.now).end
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
+    assert float(refused.headers["retry-after-ms"]) == (day_ends - clock.now) * 1000
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+
+
+async def test_whoever_waits_for_each_answer_is_never_too_many_at_once(client, gateway, clock, engine):
+    """Also where counting takes its time, as over a network."""
+    give_back = gateway.counters.give_back
+
+    async def slowly(*arguments) -> None:
+        await asyncio.sleep(0.01)
+        await give_back(*arguments)
+
+    gateway.counters.give_back = slowly
+    await limit(client, concurrent_requests=1)
+    for stream in (False, True, False):
+        assert (await client.post(CHAT, json=QUESTION | {"stream": stream})).status_code == 200
 
 
 async def test_what_ends_in_a_later_window_gives_back_to_its_own(gateway, clock, engine):
@@ -245,6 +359,8 @@ async def test_limits_of_nobody_and_of_nothing_are_refused(client, subject, body
 async def test_limits_are_listed_and_cleared(client):
     await limit(client, "team:red", dollars_per_day=2.5)
     listed = (await client.get("/v1/admin/limits")).json()["data"]
+    assert (await client.get("/v1/admin/limits/team:red")).json() == listed[0]
+    assert (await client.get("/v1/admin/limits/team:blue")).status_code == 404
     assert listed == [{"object": "limits", "subject": "team:red", "dollars_per_day": 2.5}]
     assert (await client.delete("/v1/admin/limits/team:red")).json()["deleted"]
     assert (await client.delete("/v1/admin/limits/team:red")).status_code == 404
@@ -284,7 +400,7 @@ def follow(counters, operations, limit: int = 100) -> None:
                 counter, end = f"tokens/{int(now // 60)}", (now // 60 + 1) * 60
                 reservation = await counters.reserve([(counter, amount, limit, end)], now)
                 fits = taken.get(counter, 0) + amount <= limit
-                assert (reservation.refused is None) == fits
+                assert (not reservation.refused) == fits
                 if fits:
                     taken[counter] = taken.get(counter, 0) + amount
                     held.append((reservation, counter, amount))
@@ -305,8 +421,9 @@ def test_counters_in_memory_are_exact(operations):
 def test_all_are_taken_or_none():
     async def run() -> None:
         counters = MemoryCounters()
-        assert (await counters.reserve([("a", 5, 10, 9e9), ("b", 5, 4, 9e9)], 0)).refused == 1
-        assert (await counters.reserve([("a", 10, 10, 9e9)], 0)).refused is None
+        assert (await counters.reserve([("a", 5, 10, 9e9), ("b", 5, 4, 9e9)], 0)).refused == [1]
+        assert (await counters.reserve([("a", 11, 10, 9e9), ("b", 1, 4, 9e9), ("c", 2, 1, 9e9)], 0)).refused == [0, 2]
+        assert (await counters.reserve([("a", 10, 10, 9e9)], 0)).refused == []
 
     asyncio.run(run())
 
@@ -327,7 +444,7 @@ async def test_redis_counts_as_memory_does(redis_url):
                 ours = await counters.reserve([(counter, amount, 100, end)], now)
                 theirs = await memory.reserve([(counter, amount, 100, end)], now)
                 assert (ours.totals, ours.refused) == (theirs.totals, theirs.refused)
-                if ours.refused is None:
+                if not ours.refused:
                     held.append((ours, theirs, counter, amount))
             now += step % 11
         await counters.close()
@@ -337,14 +454,14 @@ async def test_redis_counts_as_memory_does(redis_url):
 async def test_leases_of_a_dead_gateway_end_by_themselves(redis_url):
     one, two = RedisCounters(redis_url, "lease/"), RedisCounters(redis_url, "lease/")
     entries = [("concurrent/now/key:a", 1, 2, 1001.0)]
-    assert (await one.reserve(entries, 1000.0)).refused is None
+    assert (await one.reserve(entries, 1000.0)).refused == []
     alive = await two.reserve(entries, 1000.0)
-    assert (await two.reserve(entries, 1000.0)).refused == 0
+    assert (await two.reserve(entries, 1000.0)).refused == [0]
     await two.keep_leases(1020.0)
-    assert (await two.reserve(entries, 1035.0)).refused is None  # one's is over, two's is not
-    assert (await two.reserve(entries, 1035.0)).refused == 0
+    assert (await two.reserve(entries, 1035.0)).refused == []  # one's is over, two's is not
+    assert (await two.reserve(entries, 1035.0)).refused == [0]
     await two.give_back(alive, [("concurrent/now/key:a", 1)], 1036.0)
-    assert (await two.reserve(entries, 1036.0)).refused is None
+    assert (await two.reserve(entries, 1036.0)).refused == []
     await one.close()
     await two.close()
 
@@ -359,7 +476,7 @@ async def main():
         nonlocal taken
         for _ in range(50):
             reservation = await counters.reserve([("tokens/x", 7, 1000, time.time() + 60)], time.time())
-            if reservation.refused is None:
+            if not reservation.refused:
                 taken += 3
                 await counters.give_back(reservation, [("tokens/x", 4)], time.time())
     await asyncio.gather(*(ask() for _ in range(10)))
@@ -393,7 +510,7 @@ async def test_without_redis_nothing_is_let_in(redis_url, gateway):
     async with make_client(gateway) as client:
         refused = await client.post(CHAT, json=QUESTION)
     assert (refused.status_code, "Redis" in refused.json()["error"]["message"]) == (503, True)
-    await counters.give_back(Reservation("", [], None), [("a", 1)], 0.0)  # is no error
+    await counters.give_back(Reservation("", [], []), [("a", 1)], 0.0)  # is no error
     await counters.close()
 
 

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reservation:
-    """``totals`` of each counter, with what was reserved; where one refused, without. ``refused`` is its place."""
+    """``totals`` of each counter, with what was reserved; where some refused, without. ``refused``: their places."""
 
     id: str
     totals: list[int]
-    refused: int | None
+    refused: list[int]
 
 
 class Counters(Protocol):
@@ -51,12 +51,13 @@ class MemoryCounters:
     async def reserve(self, entries: Sequence[Entry], now: Seconds) -> Reservation:
         self._sweep(now)
         taken = [self._values.get(counter, (0, 0.0))[0] for counter, *_ in entries]
-        for place, ((_, amount, limit, _), total) in enumerate(zip(entries, taken, strict=True)):
-            if total + amount > limit:
-                return Reservation("", taken, place)
+        asked = zip(entries, taken, strict=True)
+        refused = [place for place, ((_, amount, limit, _), total) in enumerate(asked) if total + amount > limit]
+        if refused:
+            return Reservation("", taken, refused)
         for counter, amount, _, end in entries:
             self._values[counter] = (self._values.get(counter, (0, 0.0))[0] + amount, end)
-        return Reservation("", [self._values[counter][0] for counter, *_ in entries], None)
+        return Reservation("", [self._values[counter][0] for counter, *_ in entries], [])
 
     async def give_back(self, reservation: Reservation, unused: Sequence[tuple[str, int]], now: Seconds) -> None:
         for counter, amount in unused:
@@ -86,7 +87,7 @@ class MemoryCounters:
 # else is a number with an end. KEYS: the counters. ARGV: lease, now, its end, then amount, limit and end of each.
 _RESERVE = """
 local totals = {}
-local refused = 0
+local refused = {}
 for i, key in ipairs(KEYS) do
   local amount, limit = tonumber(ARGV[3 * i + 1]), tonumber(ARGV[3 * i + 2])
   if string.find(key, 'concurrent/', 1, true) then
@@ -95,9 +96,9 @@ for i, key in ipairs(KEYS) do
   else
     totals[i] = tonumber(redis.call('GET', key) or '0')
   end
-  if refused == 0 and totals[i] + amount > limit then refused = i end
+  if totals[i] + amount > limit then table.insert(refused, i - 1) end
 end
-if refused == 0 then
+if #refused == 0 then
   for i, key in ipairs(KEYS) do
     if string.find(key, 'concurrent/', 1, true) then
       redis.call('ZADD', key, ARGV[3], ARGV[1])
@@ -109,8 +110,7 @@ if refused == 0 then
     end
   end
 end
-table.insert(totals, 1, refused)
-return totals
+return {refused, totals}
 """
 _GIVE_BACK = """
 for i, key in ipairs(KEYS) do
@@ -152,10 +152,10 @@ class RedisCounters:
         arguments: list[str | float] = [lease, now, now + _LEASE_SECONDS]
         for _, amount, limit, end in entries:
             arguments += [amount, limit, end + _KEPT_SECONDS]
-        refused, *totals = await self._asked(self._reserve(keys, arguments))
+        refused, totals = await self._asked(self._reserve(keys, arguments))
         if not refused and (running := [key for key in keys if _CONCURRENT in key]):
             self._leases[lease] = running
-        return Reservation(lease, totals, refused - 1 if refused else None)
+        return Reservation(lease, totals, refused)
 
     async def give_back(self, reservation: Reservation, unused: Sequence[tuple[str, int]], now: Seconds) -> None:
         self._leases.pop(reservation.id, None)

@@ -83,6 +83,8 @@ def error_response(error: LightwellError, path: str) -> Response:
     headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), {})
     if isinstance(error, Overloaded | RateLimited):
         headers = headers | _retry_headers(error.retry_after)
+    if isinstance(error, RateLimited):
+        headers = headers | error.headers
     return Response(msgspec.json.encode(error_body(error, path)), error.status, headers, "application/json")
 
 

@@ -50,9 +50,9 @@ class Gateway:
         self.instructions = Snapshot(self.store, lambda database: database.instructions.all(), {})
         self.keys = KeyRing(self.store)
         self.prices = Snapshot(self.store, lambda database: database.prices.all(), {})
-        self.ledger = Ledger(self.store, self.prices)
+        self.ledger = Ledger(self.store)
         self.limits = Snapshot(self.store, lambda database: database.limits.all(), {})
-        self.stages += [LimitStage(self.limits, self.prices, self.counters, self.store), self.line, self.ledger]
+        self.stages += [LimitStage(self.limits, self.counters, self.store), self.line, self.ledger]
 
     def find_model(self, name: str | None, caller: Caller) -> ServedModel:
         """The model of that name; none asked for means the first. Raises ModelNotFound, also for one that the caller

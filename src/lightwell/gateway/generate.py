@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +14,7 @@ from lightwell.engine.request import Request
 from lightwell.errors import LightwellError
 from lightwell.gateway.answer import Answer, Delta, join, usage
 from lightwell.gateway.caller import Caller
+from lightwell.gateway.prices import Price
 from lightwell.gateway.served import ServedModel
 from lightwell.gateway.usage import Usage
 from lightwell.gateway.window import ContextReport
@@ -45,7 +46,10 @@ class Generation:
     usage: dict[str, Any] | None = None  # known once every choice has ended
     headers: dict[str, str] = field(default_factory=dict)
     first_token_at: Seconds | None = None  # since 1970
-    settled: asyncio.Future[Usage] | None = None  # where whoever asked keeps the ledger's row
+    price: Price | None = None  # in force when it came; a change meanwhile is for later ones
+    row: asyncio.Future[Usage] | None = None  # the ledger's, known soon after its end; None until it was let in
+    keeps_row: bool = False  # whoever asked writes the row, and not the ledger
+    begun_prompts: tuple[Tokens, Tokens] = (0, 0)  # once it has ended: of those admitted, and thereof cached
     batch: bool = False  # nobody waits for it: it runs behind all others, at a discount
     context: ContextReport | None = None  # where the conversation was not taken as it came
     most_at_once: int | None = None  # of its answers, in the engine; None for all
@@ -64,6 +68,11 @@ class Generation:
         requests = [answer.request for answer in self.answers if not answer.request.fork_of]
         return sum(self.served.cached.of(request.id) for request in requests)
 
+    def used_prompts(self) -> tuple[Tokens, Tokens]:
+        """Tokens of its prompts that count, and how many thereof were cached, once it has ended. A prompt that the
+        engine has not taken up by then does not count."""
+        return self.begun_prompts if self.usage is None else (self.usage["prompt_tokens"], self.cached_tokens())
+
     def report(self, context: ContextReport) -> None:
         self.context = context
         self.headers[CONTEXT_HEADER] = msgspec.json.encode(context).decode()
@@ -74,20 +83,33 @@ async def run(generation: Generation) -> AsyncGenerator[list[Delta], None]:
 
     Leaving early aborts the engine's requests. Raises what EngineClient.stream raises.
     """
-    model, requests = generation.served, [answer.request for answer in generation.answers]
+    model = generation.served
     writing = {answer.index for answer in generation.answers}
+    async with _followed(generation) as arrivals:
+        while writing:
+            deltas = [generation.answers[index].feed(events) for index, events in await arrivals.next()]
+            for delta in deltas:
+                if delta.finish_reason is not None:
+                    writing.discard(delta.index)
+                    _stop(model, generation.answers[delta.index], arrivals)
+            if not writing:
+                generation.usage = _usage(generation)
+            generation.first_token_at = generation.first_token_at or time.time()
+            yield deltas
+
+
+@asynccontextmanager
+async def _followed(generation: Generation) -> "AsyncGenerator[_Arrivals]":
+    """Its requests in the engine for the time of the block; afterwards it is known what became of their prompts."""
+    model, requests = generation.served, [answer.request for answer in generation.answers]
     with model.cached.watch([request.id for request in requests]):
-        async with _Arrivals(model.engine, requests, generation.width) as arrivals:
-            while writing:
-                deltas = [generation.answers[index].feed(events) for index, events in await arrivals.next()]
-                for delta in deltas:
-                    if delta.finish_reason is not None:
-                        writing.discard(delta.index)
-                        _stop(model, generation.answers[delta.index], arrivals)
-                if not writing:
-                    generation.usage = _usage(generation)
-                generation.first_token_at = generation.first_token_at or time.time()
-                yield deltas
+        try:
+            async with _Arrivals(model.engine, requests, generation.width) as arrivals:
+                yield arrivals
+        finally:
+            begun = [each for each in requests if not each.fork_of and model.cached.admitted(each.id)]
+            cached = sum(model.cached.of(each.id) for each in begun)
+            generation.begun_prompts = sum(len(each.tokens) for each in begun), cached
 
 
 def _stop(model: ServedModel, answer: Answer, arrivals: "_Arrivals") -> None:

@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from lightwell.gateway.generate import Generation
-from lightwell.gateway.prices import Price, Sheet
-from lightwell.gateway.snapshot import Snapshot
 from lightwell.gateway.usage import Outcome, Usage
 from lightwell.units import Seconds, Tokens
 
@@ -33,8 +31,8 @@ log = logging.getLogger(__name__)
 class Ledger:
     """A stage around every generation. ``run`` writes."""
 
-    def __init__(self, store: "Store", prices: Snapshot[Sheet]) -> None:
-        self._store, self._prices = store, prices
+    def __init__(self, store: "Store") -> None:
+        self._store = store
         self._rows: asyncio.Queue[Usage] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
@@ -43,7 +41,7 @@ class Ledger:
     @asynccontextmanager
     async def around(self, generation: Generation) -> AsyncIterator[None]:
         await self._room.wait()
-        price = (await self._prices.rules()).get(generation.served.names[0])
+        generation.row = asyncio.get_running_loop().create_future()
         follow = generation.served.produced.follow
         ends = [follow(answer.request.id) for answer in generation.answers]
         at = time.time()
@@ -55,7 +53,7 @@ class Ledger:
             outcome = "aborted"
             raise
         finally:
-            settling = asyncio.create_task(self._settle(generation, at, time.time() - at, outcome, price, ends))
+            settling = asyncio.create_task(self._settle(generation, at, time.time() - at, outcome, ends))
             self._settling.add(settling)
             settling.add_done_callback(self._settling.discard)
 
@@ -65,16 +63,16 @@ class Ledger:
         at: Seconds,
         seconds: Seconds,
         outcome: Outcome,
-        price: Price | None,
         ends: list[asyncio.Future[Tokens]],
     ) -> None:
-        counted = sum(answer.output_tokens for answer in generation.answers)
+        counted = [answer.output_tokens for answer in generation.answers]
         await asyncio.wait(ends, timeout=_LAST_WORD_SECONDS)
         generation.served.produced.leave(answer.request.id for answer in generation.answers)
-        made = sum(end.result() for end in ends) if all(end.done() for end in ends) else counted
-        row = _row(generation, at, seconds, outcome, price, made, counted if outcome == "ok" else made)
-        if generation.settled is not None:
-            generation.settled.set_result(row)
+        made = sum(end.result() if end.done() else count for end, count in zip(ends, counted, strict=True))
+        row = _row(generation, at, seconds, outcome, made, sum(counted) if outcome == "ok" else made)
+        assert generation.row is not None, "it was let in"
+        generation.row.set_result(row)
+        if generation.keeps_row:
             return
         self._rows.put_nowait(row)
         if self._rows.qsize() >= _MOST_WAITING:
@@ -117,13 +115,11 @@ def _row(
     at: Seconds,
     seconds: Seconds,
     outcome: Outcome,
-    price: Price | None,
     produced: Tokens,
     output: Tokens,
 ) -> Usage:
-    caller = generation.caller
-    prompt = sum(len(answer.request.tokens) for answer in generation.answers if not answer.request.fork_of)
-    cached = 0 if generation.usage is None else generation.cached_tokens()
+    caller, price = generation.caller, generation.price
+    prompt, cached = generation.used_prompts()
     first = generation.first_token_at
     return Usage(
         id=generation.id,

@@ -7,18 +7,17 @@ in all windows that it touches or in none, and given back as far as it was not u
 import asyncio
 import calendar
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from lightwell.errors import InvalidRequest, QuotaExceeded, RateLimited
 from lightwell.gateway.counters import Counters, Reservation
 from lightwell.gateway.generate import Generation
-from lightwell.gateway.prices import Price, Sheet
 from lightwell.gateway.snapshot import Snapshot
 from lightwell.units import PICODOLLARS, Seconds, Tokens
 
@@ -91,12 +90,11 @@ class LimitStage:
     def __init__(
         self,
         rules: Snapshot[Rules],
-        prices: Snapshot[Sheet],
         counters: Counters,
         store: "Store",
         now: Callable[[], Seconds] = time.time,
     ) -> None:
-        self._rules, self._prices, self._counters, self._store, self._now = rules, prices, counters, store, now
+        self._rules, self._counters, self._store, self._now = rules, counters, store, now
         self._settling: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -106,28 +104,33 @@ class LimitStage:
         if not limits:
             yield
             return
-        price = (await self._prices.rules()).get(generation.served.names[0])
         prompt, output = most_tokens(generation)
         for subject, limit in limits:
             _check_size(subject, limit, prompt, output)
-        claims = _claims(limits, prompt, output, price, generation, self._now())
+        claims = _claims(limits, prompt, output, generation, self._now())
         _check_possible(claims)
         reservation = await self._reserve(claims)
         generation.headers |= rate_headers(claims, reservation.totals, self._now())
         try:
             yield
         finally:
-            # Beside the request, which may have been cancelled.
-            settling = asyncio.create_task(self._settle(reservation, claims, generation, price))
-            self._settling.add(settling)
-            settling.add_done_callback(self._settling.discard)
+            # Beside the request, which may have been cancelled. Whoever was answered may ask again at once, also where
+            # only one request may run; what it used is known a little later.
+            self._beside(self._settle(reservation, claims, generation))
+            await asyncio.shield(self._beside(self._end(reservation, claims)))
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return task
 
     async def _reserve(self, claims: Sequence[Claim]) -> Reservation:
         await self._seed([claim for claim in claims if claim.measure == "dollars"])
         entries = [(claim.counter, claim.amount, claim.of, claim.window.end) for claim in claims]
         reservation = await self._counters.reserve(entries, self._now())
-        if reservation.refused is not None:
-            raise _refusal(claims[reservation.refused], reservation.totals[reservation.refused], self._now())
+        if reservation.refused:
+            raise _refusal(claims, reservation, self._now())
         return reservation
 
     async def _seed(self, claims: Sequence[Claim]) -> None:
@@ -138,16 +141,20 @@ class LimitStage:
                 spent = await usage.spent(claim.subject, claim.window.begin)
                 await self._counters.seed(claim.counter, spent, claim.window.end, self._now())
 
-    async def _settle(
-        self, reservation: Reservation, claims: Sequence[Claim], generation: Generation, price: Price | None
-    ) -> None:
-        prompt, _ = most_tokens(generation)
-        output = sum(answer.output_tokens for answer in generation.answers)
-        cached = 0 if generation.usage is None else generation.cached_tokens()
-        cost = price.cost(prompt, cached, output, batch=generation.batch) if price else 0
-        used = {"requests": 1, "tokens": prompt + output, "concurrent": 0, "dollars": cost}
-        unused = [(claim.counter, claim.amount - used[claim.measure]) for claim in claims]
-        await self._counters.give_back(reservation, unused, self._now())
+    async def _end(self, reservation: Reservation, claims: Sequence[Claim]) -> None:
+        """It does not run any more."""
+        if running := [(claim.counter, claim.amount) for claim in claims if claim.measure == "concurrent"]:
+            await self._counters.give_back(reservation, running, self._now())
+
+    async def _settle(self, reservation: Reservation, claims: Sequence[Claim], generation: Generation) -> None:
+        """To what the ledger's row says; one that was refused after this stage has none, and used nothing."""
+        used = {"requests": 0, "tokens": 0, "dollars": 0}
+        if generation.row is not None:
+            row = await generation.row
+            used = {"requests": 1, "tokens": row.prompt_tokens + row.output_tokens, "dollars": row.cost}
+        unused = [(each.counter, each.amount - used[each.measure]) for each in claims if each.measure in used]
+        if unused:
+            await self._counters.give_back(reservation, unused, self._now())
 
 
 def most_tokens(generation: Generation) -> tuple[Tokens, Tokens]:
@@ -170,10 +177,10 @@ def _claims(
     limits: Sequence[tuple[str, Limits]],
     prompt: Tokens,
     output: Tokens,
-    price: Price | None,
     generation: Generation,
     now: Seconds,
 ) -> list[Claim]:
+    price = generation.price
     cost = price.cost(prompt, 0, output, batch=generation.batch) if price else 0
     claims = []
     for subject, limit in limits:
@@ -222,8 +229,11 @@ def _check_possible(claims: Sequence[Claim]) -> None:
             )
 
 
-def _refusal(claim: Claim, taken: int, now: Seconds) -> RateLimited:
-    """``taken``: what others have of the limit."""
+def _refusal(claims: Sequence[Claim], reservation: Reservation, now: Seconds) -> RateLimited:
+    """Names the limit that refuses the longest: until it has an end the others matter little."""
+    refusing = [(claims[place], reservation.totals[place]) for place in reservation.refused]
+    claim, taken = max(refusing, key=lambda each: each[0].window.end)
+    headers = rate_headers(claims, reservation.totals, now)
     wait = claim.window.end - now
     what = (
         f"Limit reached for {claim.subject}: {_shown(claim.measure, claim.of)}"
@@ -231,9 +241,9 @@ def _refusal(claim: Claim, taken: int, now: Seconds) -> RateLimited:
         f"{_shown(claim.measure, taken)} are taken; this request may take {_shown(claim.measure, claim.amount)}."
     )
     if claim.measure == "dollars":
-        return QuotaExceeded(what, wait)
+        return QuotaExceeded(what, wait, headers)
     kind = "tokens" if claim.measure == "tokens" else "requests"
-    return RateLimited(f"{what} Try again in {duration_text(wait)}.", kind, wait)
+    return RateLimited(f"{what} Try again in {duration_text(wait)}.", kind, wait, headers)
 
 
 def _period(claim: Claim) -> str:

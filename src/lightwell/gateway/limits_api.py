@@ -22,6 +22,14 @@ def limit_routes(gateway: Gateway) -> list[Route]:
         limits = await (await gateway.store.database()).limits.all()
         return json_response({"object": "list", "data": [described(each, limits[each]) for each in sorted(limits)]})
 
+    async def retrieve(request: Request) -> Response:
+        caller_of(request).check_admin()
+        subject = checked_limited(request.path_params["subject"])
+        limits = (await (await gateway.store.database()).limits.all()).get(subject)
+        if limits is None:
+            raise _none_for(subject)
+        return json_response(described(subject, limits))
+
     async def put(request: Request) -> Response:
         caller_of(request).check_admin()
         subject = checked_limited(request.path_params["subject"])
@@ -36,13 +44,14 @@ def limit_routes(gateway: Gateway) -> list[Route]:
         caller_of(request).check_admin()
         subject = checked_limited(request.path_params["subject"])
         if not await (await gateway.store.database()).limits.delete(subject):
-            raise NotFound(f"There are no limits for {subject!r}.")
+            raise _none_for(subject)
         gateway.limits.forget()
         return json_response({"object": "limits.deleted", "subject": subject, "deleted": True})
 
     one = "/v1/admin/limits/{subject:path}"
     return [
         Route("/v1/admin/limits", listed),
+        Route(one, retrieve),
         Route(one, put, methods=["PUT"]),
         Route(one, delete, methods=["DELETE"]),
     ]
@@ -51,6 +60,10 @@ def limit_routes(gateway: Gateway) -> list[Route]:
 def checked_limited(subject: str) -> str:
     """Raises InvalidRequest where it names nobody. ``default`` is every key that has no limits of its own."""
     return subject if subject == "default" else checked_subject(subject)
+
+
+def _none_for(subject: str) -> NotFound:
+    return NotFound(f"There are no limits for {subject!r}.", param="subject")
 
 
 def described(subject: str, limits: Limits) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Stage(Protocol):
 
 async def answered(gateway: "Gateway", generation: Generation) -> AsyncGenerator[list[Delta], None]:
     """The one way from a planned generation to its deltas (``run``), some together where many streams are open."""
+    generation.price = (await gateway.prices.rules()).get(generation.served.names[0])
     async with AsyncExitStack() as entered:
         for stage in gateway.stages:
             await entered.enter_async_context(stage.around(generation))

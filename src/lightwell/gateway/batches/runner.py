@@ -26,7 +26,6 @@ from lightwell.gateway.caller import Caller
 from lightwell.gateway.failures import as_lightwell_error, error_body
 from lightwell.gateway.gateway import Gateway
 from lightwell.gateway.generate import Generation
-from lightwell.gateway.usage import Usage
 from lightwell.units import Seconds
 
 if TYPE_CHECKING:
@@ -141,10 +140,10 @@ class BatchRunner:
     async def _answer(self, database: "Database", batch: Batch, line: Line) -> None:
         """Answer the line and keep that. One that cannot be kept stays unanswered, and is taken again."""
         try:
-            rows: list[asyncio.Future[Usage]] = []
-            succeeded, response = await self._response(batch, line, rows)
+            asked: list[Generation] = []
+            succeeded, response = await self._response(batch, line, asked)
             answer = msgspec.json.encode(_output(line, response, None)) + b"\n"
-            used = [await row for row in rows]
+            used = [await each.row for each in asked if each.row is not None]
             async with database.transaction() as session:
                 await database.batches.answer(line, self._name, answer, succeeded=succeeded, session=session)
                 if used:
@@ -152,16 +151,14 @@ class BatchRunner:
         except Exception:
             log.exception("line %d of %s is left for another try", line.number + 1, batch.id)
 
-    async def _response(
-        self, batch: Batch, line: Line, rows: list[asyncio.Future[Usage]]
-    ) -> tuple[bool, dict[str, Any]]:
-        """As its endpoint would answer. What is refused for now is asked again. ``rows`` gets those of the ledger, to
-        be written together with the answer: what is written there adds up, whenever the server is killed."""
+    async def _response(self, batch: Batch, line: Line, asked: list[Generation]) -> tuple[bool, dict[str, Any]]:
+        """As its endpoint would answer. What is refused for now is asked again. ``asked`` gets what
+        has rows of the ledger, to be written together with the answer: that adds up, whenever the server is killed."""
         caller, wait = msgspec.json.decode(batch.caller, type=Caller), _RETRY_SECONDS
         request_id = f"req_{uuid.uuid4().hex}"
         while True:
             try:
-                body = await ENDPOINTS[batch.endpoint](self._gateway, caller, line.body, partial(_as_batch, rows))
+                body = await ENDPOINTS[batch.endpoint](self._gateway, caller, line.body, partial(_as_batch, asked))
                 return True, {"status_code": 200, "request_id": request_id, "body": body}
             except Exception as error:
                 known = as_lightwell_error(error, request_id)
@@ -199,10 +196,9 @@ class BatchRunner:
             await database.batches.change(batch.id, (expected,), finished, database.files.adding(contents))
 
 
-def _as_batch(rows: list[asyncio.Future[Usage]], generation: Generation) -> None:
-    generation.batch = True
-    generation.settled = asyncio.get_running_loop().create_future()
-    rows.append(generation.settled)
+def _as_batch(asked: list[Generation], generation: Generation) -> None:
+    generation.batch = generation.keeps_row = True
+    asked.append(generation)
 
 
 def _for_now(error: LightwellError) -> bool:
