@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(LIGHTWELL_AMX)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -10,16 +10,12 @@
 namespace lightwell {
 namespace {
 
-#if defined(__x86_64__)
+#if defined(LIGHTWELL_AMX)
 // Tile registers are 8 KiB that each thread's switch may have to save: Linux gives them to a process that asks.
 bool tiles_permitted() {
-#if defined(__linux__)
   constexpr long kAskForState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   static const bool given = syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
   return given;
-#else
-  return false;
-#endif
 }
 #endif
 
@@ -30,8 +26,10 @@ std::vector<const Kernels*> supported() {
   const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+#if defined(LIGHTWELL_AMX)
   if (wide && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") && tiles_permitted())
     found.push_back(amx_kernels());
+#endif
   if (wide) found.push_back(avx512_kernels());
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
     found.push_back(avx2_kernels());

@@ -151,7 +151,7 @@ struct Kernels {
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();  // AVX-512 F, BW, VL, VNNI and BF16
-const Kernels* amx_kernels();     // these and AMX's tiles and int8
+const Kernels* amx_kernels();     // these and AMX's tiles and int8, where the compiler has them
 
 // How a tensor of a file becomes a packed matrix (pack.cpp). `format` is the file's name for it ("Q4_1", "BF16", ...).
 // packed_layout returns false where the format is unknown.

@@ -9,6 +9,7 @@
 #include "affinity.h"
 #include "isa.h"
 #include "pool.h"
+#include "tile_shapes.h"
 #include "weight_memory.h"
 
 #if defined(__x86_64__)
@@ -128,7 +129,6 @@ void float32_portable(int64_t steps) {
 // Products of bytes are added up in 16 bits as long as 4-bit weights times int8 activations cannot overflow, as the
 // kernels do, and only then widened: the multiplier has 9 instructions for 8 products of 32 columns.
 constexpr int kByteRun = 8, kByteChains = 4;
-constexpr int kAmxShare = 8;  // steps that one of AMX stands for: it takes as long as so many of the others
 
 __attribute__((target("ssse3"))) void int8_portable(int64_t steps) {
   __m128i sums[kByteChains] = {}, x = _mm_set1_epi8(1);
@@ -186,17 +186,16 @@ __attribute__((target("avx512f,avx512vnni"))) void int8_avx512(int64_t steps) {
   for (__m512i& sum : sums) LIGHTWELL_FORGET(sum);
 }
 
+#if defined(LIGHTWELL_AMX)
+constexpr int kAmxShare = 8;  // steps that one of AMX stands for: it takes as long as so many of the others
+
 // Two by two registers of sums, as a kernel without anything else to do would have them.
 __attribute__((target("amx-tile,amx-int8"))) void int8_amx(int64_t steps) {
   constexpr int kRegisters = 8, kRows = 16, kRowBytes = 64;
-  struct {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
-  } shapes;
+  TileShapes shapes = {};
+  shapes.palette = 1;
   for (int i = 0; i < kRegisters; ++i) shapes.rows[i] = kRows, shapes.row_bytes[i] = kRowBytes;
-  __asm__ volatile("" : : "r"(&shapes) : "memory");  // GCC thinks that only the first 8 bytes are read
-  _tile_loadconfig(&shapes);
+  LIGHTWELL_LOAD_SHAPES(shapes);
   for (int64_t i = 0; i < steps; i += kAmxShare) {
     _tile_dpbssd(0, 4, 6);
     _tile_dpbssd(1, 4, 7);
@@ -205,6 +204,7 @@ __attribute__((target("amx-tile,amx-int8"))) void int8_amx(int64_t steps) {
   }
   _tile_release();
 }
+#endif
 
 __attribute__((target("avx512f"))) void float32_avx512(int64_t steps) {
   __m512 sums[kChains] = {}, x = _mm512_set1_ps(1);
@@ -232,7 +232,9 @@ __attribute__((target("avx512f,avx512bf16"))) void bfloat16_avx512(int64_t steps
 
 const Peak kPeaks[] = {
 #if defined(__x86_64__)
+#if defined(LIGHTWELL_AMX)
     {"amx", "int8", 2.0 * 4 * 16 * 16 * 64 / kAmxShare, int8_amx},
+#endif
     {"avx512", "int8", 2.0 * 64 * kChains, int8_avx512},
     {"avx512", "bf16", 2.0 * 32 * kChains, bfloat16_avx512},
     {"avx512", "fp32", 2.0 * 16 * kChains, float32_avx512},

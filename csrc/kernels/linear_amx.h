@@ -3,6 +3,8 @@
 // bits are the same.
 #pragma once
 
+#include "../tile_shapes.h"
+
 namespace lightwell::LIGHTWELL_ISA::linear {
 
 constexpr int64_t kRegisterRows = 16;  // rows of activations in a tile register
@@ -13,24 +15,18 @@ constexpr int64_t kStrip = 32;         // groups that are unpacked together: the
 constexpr int64_t kRing = 4;           // sums on their way from tile registers to vectors
 constexpr int64_t kLag = 2;            // steps from storing sums to adding them up: read at once, they would be waited for
 
-// What LDTILECFG reads. Register 0 holds sums, 1 activations, 2 weights.
-struct Shapes {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
+// Register 0 holds sums, 1 activations, 2 weights.
 template <Form form>
 LIGHTWELL_LINEAR void configure() {
   constexpr uint8_t chunks = kChunks / scale_parts(form);
-  Shapes shapes;
+  TileShapes shapes = {};
+  shapes.palette = 1;
   shapes.rows[0] = shapes.rows[1] = kRegisterRows;
   shapes.row_bytes[0] = kFloatBytes;
   shapes.row_bytes[1] = chunks * kChunk;
   shapes.rows[2] = chunks;
   shapes.row_bytes[2] = kChunkBytes;
-  __asm__ volatile("" : : "r"(&shapes) : "memory");  // GCC thinks that only the first 8 bytes are read
-  _tile_loadconfig(&shapes);
+  LIGHTWELL_LOAD_SHAPES(shapes);
 }
 
 // A strip of up to 16 rows: their values, and their scales and sums as [group][row].
