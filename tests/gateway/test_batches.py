@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from lightwell.errors import Overloaded
+from lightwell.gateway import ledger
 from lightwell.gateway.batches.lines import read_lines
 from lightwell.gateway.batches.runner import BatchRunner
 from lightwell.gateway.caller import Caller
@@ -91,6 +92,23 @@ async def test_lines_over_a_limit_are_asked_again_and_billed_once(client, gatewa
     assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
     (total,) = await (await gateway.store.database()).usage.sums(())
     assert (total.requests, total.failed) == (3, 0)
+
+
+async def test_a_line_whose_row_of_usage_fails_is_answered_in_another_try(client, gateway, monkeypatch):
+    """It waits for its row: one that is never made must not keep it for ever."""
+    made, failures = ledger._row, iter([RuntimeError("no row")])
+
+    def at_first_none(*arguments):
+        for failure in failures:
+            raise failure
+        return made(*arguments)
+
+    monkeypatch.setattr(ledger, "_row", at_first_none)
+    async with asyncio.timeout(20), running(gateway):
+        batch = await ended(client, await create(client, text_of([line("a"), line("b")])))
+    assert batch["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+    (total,) = await (await gateway.store.database()).usage.sums(())
+    assert total.requests == 2
 
 
 async def test_a_line_that_fails_is_in_the_other_file(client, gateway):

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightwell.gateway.generate import Generation
@@ -55,7 +56,13 @@ class Ledger:
         finally:
             settling = asyncio.create_task(self._settle(generation, at, time.time() - at, outcome, ends))
             self._settling.add(settling)
-            settling.add_done_callback(self._settling.discard)
+            settling.add_done_callback(partial(self._settled, generation.row))
+
+    def _settled(self, row: asyncio.Future[Usage], settling: asyncio.Task[None]) -> None:
+        self._settling.discard(settling)
+        if not row.done():  # whoever waits for it is not to wait for ever
+            row.set_exception(RuntimeError("the row of usage could not be made"))
+            row.exception()  # often nobody waits: that is no second fault
 
     async def _settle(
         self,
