@@ -65,12 +65,8 @@ class Direct:
 
 
 async def over_http(port: int, model: str, load: Load) -> float:
-    bodies = iter(
-        [
-            {"model": model, "prompt": prompt, "max_tokens": load.output_tokens, "temperature": 0, "stream": True}
-            for prompt in load.prompts()
-        ]
-    )
+    asked = {"model": model, "max_tokens": load.output_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    bodies = iter([asked | {"prompt": prompt} for prompt in load.prompts()])
     begin = time.perf_counter()
     reads = await asyncio.gather(*(_read_all(port, bodies) for _ in range(load.streams)))
     seconds = time.perf_counter() - begin
@@ -80,7 +76,7 @@ async def over_http(port: int, model: str, load: Load) -> float:
 
 
 async def _read_all(port: int, bodies: Iterator[dict[str, Any]]) -> list[Read]:
-    return [await read_stream(port, body | {"ignore_eos": True}) for body in bodies]
+    return [await read_stream(port, body) for body in bodies]
 
 
 async def compare(model: str, load: Load, rounds: int) -> list[tuple[float, float]]:

@@ -53,11 +53,10 @@ class Round:
 def started(kind: str, rate: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
     command = [sys.executable, "-m", "bench.load.server", kind, str(rate)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
         assert process.stdout is not None
-        yield process, int(process.stdout.readline())
-        process.stdin.close()
-        process.terminate()
+        if not (port := process.stdout.readline()):
+            raise SystemExit("the server under load did not start: its last words are above")
+        yield process, int(port)  # it ends with its standard input
 
 
 def facts_of(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -87,8 +86,6 @@ async def measure(kind: str, streams: int, rate: float, seconds: Seconds) -> Rou
     made_at: dict[str, list[Seconds]] = ended["made_at"]
     began, ended_at = min(times[0] for times in made_at.values()), max(times[-1] for times in made_at.values())
     all_open = max(times[0] for times in made_at.values()), min(times[-1] for times in made_at.values())
-    if all_open[0] >= all_open[1]:
-        raise SystemExit("the first stream ended before the last began: give a round more --seconds")
     return Round(
         kind,
         added=[seconds for read in reads for seconds in _added(read, made_at.get(read.name, []), *all_open)],
@@ -130,6 +127,8 @@ def main() -> int:
     for _ in range(options.rounds):
         for kind in ("starlette", "gateway"):
             rounds.append(uvloop.run(measure(kind, options.streams, options.rate, options.seconds)))
+            if not rounds[-1].added:
+                raise SystemExit("the first stream ended before the last began: give a round more --seconds")
             print(rounds[-1].line(), flush=True)
     ours = [round for round in rounds if round.kind == "gateway"]
     faults = [fault for round in rounds for fault in round.faults]

@@ -1,7 +1,7 @@
 """The server under load, as a process of its own: ``python -m bench.load.server gateway|starlette RATE``.
 
-It says its port on standard output. Ended by a line on standard input, it says when each token was made, by answer, and
-what its process took of time and memory.
+It says its port on standard output. For each line of standard input it says when each token of the answers that ended
+since was made, and what its process took of time; the end of the input ends it.
 """
 
 import asyncio
@@ -93,7 +93,6 @@ async def main(kind: str, rate: float) -> None:
 
 
 async def _until_told(engine: PacedEngine) -> None:
-    """Answers each line of standard input with a line of facts; the end of input ends it."""
     while await asyncio.to_thread(sys.stdin.readline):
         facts: dict[str, Any] = {"cpu_seconds": time.process_time(), "made_at": engine.made_at}
         print(json.dumps(facts), flush=True)

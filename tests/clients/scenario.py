@@ -3,11 +3,13 @@
 A client is a small adapter (``Client``) over its own library; what only some APIs have is tested beside their adapter.
 """
 
+import abc
 import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -41,23 +43,33 @@ class Told:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
 
-class Client(Protocol):
-    """Turns are (role, text). ``limited`` is the error that its library raises for a 429, and so on."""
+class Client(abc.ABC):
+    """Turns are (role, text). ``errors`` is the library, which names its exceptions as all of them do: RateLimitError
+    for a 429, and so on."""
 
-    limited: type[Exception]
-    unauthorized: type[Exception]
-    bad_request: type[Exception]
-    not_found: type[Exception]
+    errors: ModuleType
 
+    def __init__(self, address: str, key: str, retries: int = 0) -> None:
+        self.address = address
+        self.library = self.connected(address, key, retries)
+
+    def with_key(self, key: str, retries: int) -> "Client":
+        return type(self)(self.address, key, retries)
+
+    @abc.abstractmethod
+    def connected(self, address: str, key: str, retries: int) -> Any: ...
+
+    @abc.abstractmethod
     def ask(self, turns: list[tuple[str, str]], *, system: str = "", most: int = 16, **options: Any) -> Told: ...
 
+    @abc.abstractmethod
     def stream(self, turns: list[tuple[str, str]], *, most: int = 16) -> Iterator[str]: ...
 
+    @abc.abstractmethod
     def call(self, turns: list[tuple[str, str]], name: str, parameters: dict[str, Any]) -> Told: ...
 
+    @abc.abstractmethod
     def structured(self, turns: list[tuple[str, str]], schema: dict[str, Any]) -> str: ...
-
-    def with_key(self, key: str, retries: int) -> "Client": ...
 
 
 def answers(client: Client) -> None:
@@ -99,14 +111,14 @@ def answers_in_a_form(client: Client) -> None:
 def explains_errors(client: Client) -> None:
     """Each as the exception that the library has for it, with words that say what to do."""
     asked: list[tuple[type[Exception], dict[str, Any], str]] = [
-        (client.not_found, {"model": "no-such-model"}, "smollm2"),
-        (client.bad_request, {"temperature": 99}, "temperature"),
-        (client.bad_request, {"most": 20_000}, "tokens"),  # more is refused by one of the libraries itself
+        (client.errors.NotFoundError, {"model": "no-such-model"}, "smollm2"),
+        (client.errors.BadRequestError, {"temperature": 99}, "temperature"),
+        (client.errors.BadRequestError, {"most": 20_000}, "tokens"),  # more is refused by one of the libraries itself
     ]
     for kind, options, words in asked:
         with pytest.raises(kind, match=words):
             client.ask([("user", QUESTION)], **options)
-    with pytest.raises(client.unauthorized, match="key"):
+    with pytest.raises(client.errors.AuthenticationError, match="key"):
         client.with_key("lw-not-a-key", 0).ask([("user", QUESTION)])
 
 
@@ -114,7 +126,7 @@ def waits_out_a_limit(client: Client, key: str) -> None:
     """``key`` may have one request at a time: a second one is refused, and passes when the library asks again."""
     stream = client.with_key(key, 0).stream([("user", "Count from one to a hundred.")], most=200)
     next(stream)
-    with pytest.raises(client.limited, match="at once"):
+    with pytest.raises(client.errors.RateLimitError, match="at once"):
         client.with_key(key, 0).ask([("user", QUESTION)])
     told: list[Told] = []
     second = threading.Thread(target=lambda: told.append(client.with_key(key, 8).ask([("user", QUESTION)])))

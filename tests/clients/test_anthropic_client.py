@@ -7,23 +7,16 @@ import anthropic
 import pytest
 
 from tests.clients.conftest import Served
-from tests.clients.scenario import QUESTION, SCENARIO, Told, waits_out_a_limit
+from tests.clients.scenario import QUESTION, SCENARIO, Client, Told, waits_out_a_limit
 
 pytestmark = pytest.mark.slow
 
 
-class Messages:
-    limited = anthropic.RateLimitError
-    unauthorized = anthropic.AuthenticationError
-    bad_request = anthropic.BadRequestError
-    not_found = anthropic.NotFoundError
+class Messages(Client):
+    errors = anthropic
 
-    def __init__(self, address: str, key: str, retries: int = 0) -> None:
-        self.address = address
-        self.library = anthropic.Anthropic(base_url=address, api_key=key, max_retries=retries)
-
-    def with_key(self, key: str, retries: int) -> "Messages":
-        return Messages(self.address, key, retries)
+    def connected(self, address, key, retries) -> anthropic.Anthropic:
+        return anthropic.Anthropic(base_url=address, api_key=key, max_retries=retries)
 
     def ask(self, turns, *, system="", most=16, **options: Any) -> Told:
         extra = {"temperature": options.pop("temperature", 0)}  # which this library has no argument for any more
