@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from concurrent.futures import wait
 
 import pytest
 from msgspec import structs
@@ -51,9 +52,9 @@ def runtime(checkpoint):
 
 @pytest.fixture
 def make_engine(runtime, grammars, checkpoint):
-    def make(speculator=None, blocks=BLOCKS, masks=True) -> Engine:
+    def make(speculator=None, blocks=BLOCKS, masks=True, kind=StepMasks) -> Engine:
         limits = SchedulerLimits(blocks=blocks, context_tokens=512, prefix_cache=False)
-        read = StepMasks(grammars, checkpoint.spec.vocab) if masks else None
+        read = kind(grammars, checkpoint.spec.vocab) if masks else None
         return Engine(runtime, Scheduler(limits), EventLog(), time.monotonic, speculator, read)
 
     return make
@@ -77,6 +78,15 @@ def run(engine: Engine, *requests: Request) -> dict[str, list[int]]:
 
 def events(engine: Engine, kind: type[Event]) -> list:
     return [event for event in engine.log.read(0)[0] if isinstance(event, kind)]
+
+
+class ReadAtOnce(StepMasks):
+    """No request waits for its grammar, so that all start together however busy the machine is."""
+
+    def read(self, request):
+        reading = super().read(request)
+        wait([reading])
+        return reading
 
 
 class Anything:
@@ -111,7 +121,7 @@ def test_company_guesses_and_preemption_change_nothing(make_engine, tokenizer, s
     """Public report: vllm#9423 (speculation breaks guided decoding)."""
     asked = [request(f"r{i}", (DIGITS, LIST, "")[i % 3], tokenizer, i + 1) for i in range(6)]
     alone = {each.id: run(make_engine(), each)[each.id] for each in asked}
-    engine = make_engine(speculator(), blocks)
+    engine = make_engine(speculator(), blocks, kind=ReadAtOnce)
     assert run(engine, *asked) == alone
     assert bool(events(engine, Preempted)) == (blocks == 5)
     assert bool(events(engine, Speculated)) >= (speculator is Anything)
